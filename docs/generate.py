@@ -337,37 +337,6 @@ def comparison() -> str:
     return table(("compared with", "workload", "embedlog", "the other", "ratio"), rows)
 
 
-RULE = re.compile(r"^[ *]*([A-Z][A-Z0-9]+)-(\d+)  (?=\S)", re.MULTILINE)
-PACKAGE = DOCS.parent / "embedlog"
-
-
-def module_rules() -> dict[str, dict[str, list[int]]]:
-    """Prefix and numbers of the rules that each module of the package defines, by the module's
-    path.
-    """
-    found: dict[str, dict[str, list[int]]] = {}
-    for path in sorted(path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".c", ".h")):
-        for prefix, number in RULE.findall(path.read_text()):
-            found.setdefault(str(path.relative_to(PACKAGE)), {}).setdefault(prefix, []).append(
-                int(number)
-            )
-    return found
-
-
-def rule_prefixes() -> str:
-    """The prefixes of rule ids and the modules that define them, a row for each folder."""
-    rows: dict[str, list[str]] = {}
-    for path, prefixes in module_rules().items():
-        folder, _, name = path.rpartition("/")
-        rows.setdefault(folder, []).extend(
-            f"`{prefix}` {name.removesuffix('.py')}" for prefix in prefixes
-        )
-    return table(
-        ("in `embedlog/`", "prefix and module"),
-        ((f"`{folder or '.'}`", ", ".join(names)) for folder, names in sorted(rows.items())),
-    )
-
-
 # ---- the types of the options --------------------------------------------------------------------
 
 TYPED_OPTIONS = DOCS.parent / "embedlog" / "config" / "typed_options.py"

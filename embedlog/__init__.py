@@ -352,18 +352,17 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name not in _HOME_OF and name not in _MODULES:
-        hint = (
-            ""
-            if name.startswith("_")
-            else import_module("embedlog.config.other_clients").MODULE.get(name, "")
-        )
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint and '; ' + hint}")
+        message = f"module {__name__!r} has no attribute {name!r}"
+        if not name.startswith("_"):
+            hint = import_module("embedlog.config.other_clients").MODULE.get(name, "")
+            if hint:
+                message += f"; {hint}"
+        raise AttributeError(message)
 
     module = import_module(f"embedlog.{_HOME_OF.get(name, name)}")
-    found = globals()[name] = (
-        module if name in _MODULES else getattr(module, _OTHER_NAMES.get(name, name))
-    )
-    return found
+    value = module if name in _MODULES else getattr(module, _OTHER_NAMES.get(name, name))
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

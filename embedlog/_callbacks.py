@@ -1,13 +1,12 @@
 """Handles exceptions of user code that runs inside the library: callbacks, interceptors, listeners,
 log handlers.
 
-CALLBACK-1  any exception, including BaseException, is logged or passed on by the caller; it ends no
-    thread of the library and prevents no other callback
-CALLBACK-2  only exceptions of signals propagate: KeyboardInterrupt and SystemExit, in the main
-    thread
-CALLBACK-3  a callback for progress is called without a lock, in the thread that works; what it
-    raises ends that piece of work
-CALLBACK-4  an ended piece of work counts as a whole, also if it read less than expected
+- Any exception, including BaseException, is logged or passed on by the caller; it ends no thread of
+  the library and prevents no other callback.
+- Only exceptions of signals propagate: KeyboardInterrupt and SystemExit, in the main thread.
+- A callback for progress is called without a lock, in the thread that works; what it raises ends
+  that piece of work.
+- An ended piece of work counts as a whole, also if it read less than expected.
 """
 
 from __future__ import annotations

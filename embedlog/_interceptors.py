@@ -1,10 +1,10 @@
 """Contains the chain of interceptors that producers and consumers share.
 
-INTERCEPTOR-1  interceptors run in the order of the list; each one gets the result of the one before
-INTERCEPTOR-2  if an interceptor raises, or its result is refused by the check, this is logged and
-    the last good item continues
-INTERCEPTOR-3  a failure never keeps the other interceptors from being called; only exceptions of
-    signals are raised
+- Interceptors run in the order of the list; each one gets the result of the one before.
+- If an interceptor raises, or its result is refused by the check, this is logged and the last good
+  item continues.
+- A failure never keeps the other interceptors from being called; only exceptions of signals are
+  raised.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@ The first of a kind is logged at once, later ones once per hour with the number 
 limits are for all tasks that are retried automatically: the housekeeper, background flushes,
 automatic commits.
 
-LOGGING-1  a key identifies the failing task and its place (the directory, the partition); another
-    exception type with the same key is logged at once
-LOGGING-2  a failure after ten minutes without one counts as a first one
-LOGGING-3  memory is bounded: the key with the oldest failure is dropped first
-LOGGING-4  frequent changes, such as rolls, are one INFO line of a key in ten seconds, with the
-    number of omitted ones
-LOGGING-5  a forked child has locks of its own: another thread of the parent may have held one
+- A key identifies the failing task and its place (the directory, the partition); another exception
+  type with the same key is logged at once.
+- A failure after ten minutes without one counts as a first one.
+- Memory is bounded: the key with the oldest failure is dropped first.
+- Frequent changes, such as rolls, are one INFO line of a key in ten seconds, with the number of
+  omitted ones.
+- A forked child has locks of its own: another thread of the parent may have held one.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Recurring:
 
 
 class Frequent:
-    """Recent frequent changes (LOGGING-4). Threads: any, and signal handlers."""
+    """Recent frequent changes. Threads: any, and signal handlers."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
@@ -122,7 +122,7 @@ change = _frequent.change
 
 
 def _after_fork() -> None:
-    """LOGGING-5."""
+    """Give a child locks of its own: another thread of the parent may have held one."""
     _recurring._mutex = threading.Lock()
     _frequent._mutex = threading.RLock()
 

@@ -1,11 +1,11 @@
 """Contains the registry of metrics that producers and consumers share: totals, and rates, means and
 maxima of recent windows.
 
-METRICS-1  recent values are kept in windows, two of half a minute by default, as in Kafka's
-    clients. The oldest window is dropped when the newest one is full. So every rate, mean and
-    maximum covers the last 30 to 60 seconds by default
-METRICS-2  counting takes one lock per call, not per record; a client that counts in attributes of
-    its own gives them as a source
+- Recent values are kept in windows, two of half a minute by default, as in Kafka's clients. The
+  oldest window is dropped when the newest one is full. So every rate, mean and maximum covers the
+  last 30 to 60 seconds by default.
+- Counting takes one lock per call, not per record; a client that counts in attributes of its own
+  gives them as a source.
 """
 
 from __future__ import annotations
@@ -138,20 +138,20 @@ class Metrics:
         """What the source counted until now belongs to the window that ends. An idle client has
         several empty ones since then.
         """
-        now = self._clock()
+        now_s = self._clock()
         window_s = self._window_s
-        elapsed_windows = int((now - self._windows[-1].began) / window_s)
+        elapsed_windows = int((now_s - self._windows[-1].began) / window_s)
         new_windows = min(self._window_count, max(elapsed_windows, 1))
         if self.source is not None:
             self._pull_locked(self.source)
             for _ in range(new_windows):
                 self.source.rotate_window()
         self._windows += [
-            _Window(now - before * window_s, self._totals)
+            _Window(now_s - before * window_s, self._totals)
             for before in reversed(range(new_windows))
         ]
         del self._windows[: -self._window_count]
-        self.due = now + window_s
+        self.due = now_s + window_s
 
 
 def milliseconds(seconds: float | None) -> float | None:

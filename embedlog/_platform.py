@@ -1,12 +1,12 @@
 """Where embedlog runs: Linux on x86-64 and arm64.
 
-PLATFORM-1  importing this elsewhere raises; it is imported before anything native, whose error
-    would only be a missing file
-PLATFORM-2  the reasons are the machine's: futexes, open-file-description locks, 64-bit atomics in
-    shared mappings
-PLATFORM-3  a Python without the GIL loads no core that was compiled for the stable ABI of one with
-    it. Its objects have another layout, so it would end with a segmentation fault. A clone in which
-    both were used has such a core
+- Importing this elsewhere raises; it is imported before anything native, whose error would only be
+  a missing file.
+- The reasons are the machine's: futexes, open-file-description locks, 64-bit atomics in shared
+  mappings.
+- A Python without the GIL loads no core that was compiled for the stable ABI of one with it. Its
+  objects have another layout, so it would end with a segmentation fault. A clone in which both were
+  used has such a core.
 
 setup.py refuses with the same words.
 """
@@ -38,8 +38,9 @@ def _machine(system: str) -> str:
 
 
 def foreign_core_reason(folder: str, abiflags: str = sys.abiflags) -> str | None:
-    """Why the compiled core in a folder cannot be loaded, in one line, or None if it can
-    (PLATFORM-3).
+    """Why the compiled core in a folder cannot be loaded, in one line, or None if it can.
+
+    One of the stable ABI is loaded by no Python without the GIL.
     """
     if "t" not in abiflags:
         return None

@@ -3,18 +3,16 @@
     connection = embedlog.duckdb.register(log)
     connection.sql("select partition, count(*) from events group by partition")
 
-DUCKDB-1  a view is pinned when it is registered: later appends are visible after the next
-    `register`
-DUCKDB-2  a query reads only the columns that it names, and reads the log each time: nothing is
-    cached between queries
-DUCKDB-3  bounds of `offset`, `timestamp` and `partition` in a condition reduce what is read. DuckDB
-    applies the whole condition afterwards, so a condition that is not recognized costs time and no
-    row
-DUCKDB-4  a query that needs few records (`limit`) decodes few: DuckDB takes batches one by one, and
-    the first ones are small. One that needs none, as `count(*)`, counts
-DUCKDB-5  in a database in memory the views are also seen by other cursors of the connection. In a
-    file they are temporary, and of one connection: another process would find a view of a log that
-    it does not have
+- A view is pinned when it is registered: later appends are visible after the next `register`.
+- A query reads only the columns that it names, and reads the log each time: nothing is cached
+  between queries.
+- Bounds of `offset`, `timestamp` and `partition` in a condition reduce what is read. DuckDB applies
+  the whole condition afterwards, so a condition that is not recognized costs time and no row.
+- A query that needs few records (`limit`) decodes few: DuckDB takes batches one by one, and the
+  first ones are small. One that needs none, as `count(*)`, counts.
+- In a database in memory the views are also seen by other cursors of the connection. In a file they
+  are temporary, and of one connection: another process would find a view of a log that it does not
+  have.
 """
 
 from __future__ import annotations
@@ -133,7 +131,7 @@ class _Scanner:
         self._condition = condition
 
     def to_reader(self) -> Any:
-        """A reader whose batches are read when they are taken, the first ones small (DUCKDB-4)."""
+        """A reader whose batches are read when they are taken, the first ones small."""
         import pyarrow
 
         schema = pyarrow.schema([self._read.schema.field(name) for name in self._columns])

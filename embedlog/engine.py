@@ -1,16 +1,15 @@
 """One open log: its topics by name, its partitions by number, and the lifetime of everything opened
 in it.
 
-ENGINE-1  an engine has at least one directory. With one, its topics and partitions are those of
-    that directory; only `topic`, `_opened` and `all_partitions` decide which directory serves a
-    topic or a partition
-ENGINE-2  an engine belongs to the process that opened it: in a forked child it refuses
-ENGINE-3  closing is idempotent; an error in one directory does not keep the others open. A close
-    after an interrupted one completes it: `_left` is set last, and every step may be repeated
-ENGINE-4  closing order: producers and consumers, services, dirty partitions (by the last process),
-    handles of this process
-ENGINE-5  an exception at any step of an opening, also an interrupt, releases everything that was
-    acquired
+- An engine has at least one directory. With one, its topics and partitions are those of that
+  directory; only `topic`, `_open_partition` and `all_partitions` decide which directory serves a
+  topic or a partition.
+- An engine belongs to the process that opened it: in a forked child it refuses.
+- Closing is idempotent; an error in one directory does not keep the others open. A close after an
+  interrupted one completes it: `_has_left` is set last, and every step may be repeated.
+- Closing order: producers and consumers, services, dirty partitions (by the last process), handles
+  of this process.
+- An exception at any step of an opening, also an interrupt, releases everything that was acquired.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ STATIC_CHECK_S: Final = 0.1  # between two checks for a writer, in a directory w
 
 
 class SetOfOne(Exception):
-    """The directory is the only member of a set, and is opened as a set (SETUP-4). Never leaves the
+    """The directory is the only member of a set, and is opened as a set. Never leaves the
     package.
     """
 
@@ -103,7 +102,7 @@ class Engine:
         self.loads = Work(progress)
         self._pid = os.getpid()
         self._closed = False  # a close has begun
-        self._left = False  # a close has done all of its steps
+        self._has_left = False  # a close has done all of its steps
         self._is_inside = True  # no directory was left: work in them is possible
         self._leaving = threading.RLock()  # held during these steps
         self._is_leaving = False
@@ -112,8 +111,8 @@ class Engine:
         self.interposer: Interposer | None = None
         self._waiters: weakref.WeakKeyDictionary[object, waits.Waiter] = weakref.WeakKeyDictionary()
         self._services: list[Service] = []
-        self._groups: dict[None, Groups] = {}  # one, after its first use
-        self._transactions: dict[None, Transactions] = {}  # as _groups
+        self._groups: Groups | None = None  # before the first use
+        self._transactions: Transactions | None = None  # as _groups
         with contextlib.ExitStack() as undo:
             self._enter(paths, undo, create=create, alone=alone)
             undo.callback(self.close)
@@ -127,23 +126,26 @@ class Engine:
         """The consumer groups. Their modules are imported at the first use: an opening does not
         need them.
         """
-        found = self._groups.get(None)
-        if found is None:
+        if self._groups is None:
             from embedlog.coordination.groups.group_coordinator import Groups
 
-            # of two threads, one result counts
-            found = self._groups.setdefault(None, Groups(self, self.transactions))
-        return found
+            groups = Groups(self, self.transactions)
+            with self._mutex:
+                if self._groups is None:  # else another thread was faster, and its object counts
+                    self._groups = groups
+        return self._groups
 
     @property
     def transactions(self) -> Transactions:
         """The transactions. Their modules are imported at the first use, as those of groups."""
-        found = self._transactions.get(None)
-        if found is None:
+        if self._transactions is None:
             from embedlog.coordination.transactions.transaction_coordinator import Transactions
 
-            found = self._transactions.setdefault(None, Transactions(self, self._liveness()))
-        return found
+            transactions = Transactions(self, self._make_liveness())
+            with self._mutex:
+                if self._transactions is None:
+                    self._transactions = transactions
+        return self._transactions
 
     def _enter(
         self, paths: Sequence[Path], undo: contextlib.ExitStack, *, create: bool, alone: bool
@@ -164,7 +166,7 @@ class Engine:
         undo.callback(home.release)
         home.enter()
 
-    def _liveness(self) -> Liveness | None:
+    def _make_liveness(self) -> Liveness | None:
         """The process slots, if they are not those of the only directory."""
         return None
 
@@ -231,7 +233,7 @@ class Engine:
         page = self.home.directory.page
         return () if page is None or page.locked else (page,)
 
-    def _followed(self, topics: int) -> Sequence[tuple[system.Page, int]]:
+    def _watched_pages(self, topics: int) -> Sequence[tuple[system.Page, int]]:
         """The pages of the directories, each with its topics word in a `topics_version`."""
         page = self.home.context.directory_page
         return () if page is None else ((page, topics),)
@@ -242,7 +244,7 @@ class Engine:
 
     def await_topics(self, version: int, deadline_ns: int) -> None:
         """Sleep until the `topics_version` has changed, at most until the deadline."""
-        waits.Waiter().wait((), False, self._followed(version), deadline_ns)
+        waits.Waiter().wait((), False, self._watched_pages(version), deadline_ns)
 
     def topic(self, name: str) -> Topic:
         """The topic, with changes of other processes. Raises UnknownTopicOrPartitionError."""
@@ -278,16 +280,16 @@ class Engine:
         """The open partition. Raises UnknownTopicOrPartitionError."""
         self.check_open()
         topic = self.topic(name)
-        found = self._partitions.get((name, number))
-        return self._opened(topic, number) if found is None else found
+        partition = self._partitions.get((name, number))
+        return self._open_partition(topic, number) if partition is None else partition
 
     def partition_of(self, topic: Topic, number: int) -> LogPartition:
         """As `partition`, for a topic that was just read: several partitions of it need one read of
         the topics.
         """
         self.check_open()
-        found = self._partitions.get((topic.name, number))
-        return self._opened(topic, number) if found is None else found
+        partition = self._partitions.get((topic.name, number))
+        return self._open_partition(topic, number) if partition is None else partition
 
     def near(self, partition: LogPartition, rack: str | None) -> LogPartition:
         """The partition for a reader in a rack (`client.rack`): one directory has one place to read
@@ -314,19 +316,21 @@ class Engine:
         the topics.
         """
         self.refresh_topics()
-        found = []
+        partitions = []
         for name, number in places:
             try:
                 topic = self.registry.live(name)
                 partition = self._partitions.get((name, number))
-                found.append(self._opened(topic, number) if partition is None else partition)
+                if partition is None:
+                    partition = self._open_partition(topic, number)
             except UnknownTopicOrPartitionError:
                 continue
-        return found
+            partitions.append(partition)
+        return partitions
 
-    def _opened(self, topic: Topic, number: int) -> LogPartition:
-        """The partition that serves this number (ENGINE-1)."""
-        return self.home.opened(topic, number)
+    def _open_partition(self, topic: Topic, number: int) -> LogPartition:
+        """The partition that serves this number."""
+        return self.home.open_partition(topic, number)
 
     def all_partitions(self, *, loaded_only: bool) -> Sequence[LogPartition]:
         """Every local partition; `loaded_only`: those that have a page of this incarnation, or are
@@ -337,11 +341,11 @@ class Engine:
     # ---- waits -----------------------------------------------------------------------------------
 
     def waiter(self, owner: object) -> waits.Waiter:
-        found = self._waiters.get(owner)  # without the mutex if it exists: a wake-up must not wait
-        if found is None:
+        waiter = self._waiters.get(owner)  # without the mutex if it exists: a wake-up must not wait
+        if waiter is None:
             with self._mutex:
-                found = self._waiters.setdefault(owner, waits.Waiter())
-        return found
+                waiter = self._waiters.setdefault(owner, waits.Waiter())
+        return waiter
 
     def wait(
         self,
@@ -363,24 +367,16 @@ class Engine:
         """
         self.check_open()
         waiter = self.waiter(owner)
-        deadline = files.deadline_after(timeout_s)
-        live = [
-            (page, offset)
-            for partition, offset in tails
-            if (page := partition.mapped_page) is not None
-        ]
-        words = [
-            (page, seen)
-            for partition, seen in notices
-            if (page := partition.mapped_page) is not None
-        ]
-        if len(live) < len(tails):
-            ready = waiter.wait(
-                live, committed, (), min(deadline, files.deadline_after(STATIC_CHECK_S)), words
-            )
+        deadline_ns = files.deadline_after(timeout_s)
+        page_tails = _with_pages(tails)
+        page_notices = _with_pages(notices)
+        if len(page_tails) < len(tails):
+            deadline_ns = min(deadline_ns, files.deadline_after(STATIC_CHECK_S))
+            watched: Sequence[tuple[system.Page, int]] = ()
         else:
-            ready = waiter.wait(live, committed, self._followed(topics), deadline, words)
-        if 0 <= ready < len(live):
+            watched = self._watched_pages(topics)
+        ready = waiter.wait(page_tails, committed, watched, deadline_ns, page_notices)
+        if 0 <= ready < len(page_tails):
             return True  # at once: the path to a waiting reader is latency critical
         waiter.reset()
         if not brief:
@@ -419,13 +415,12 @@ class Engine:
 
     def _leave(self) -> None:
         timeout_s = self.config.lock_timeout_ms / 1000
-        with Guard(
-            self._leaving.release, partial(self._leaving.acquire, timeout=timeout_s)
-        ) as taken:
-            if not taken:
+        acquire = partial(self._leaving.acquire, timeout=timeout_s)
+        with Guard(self._leaving.release, acquire) as is_acquired:
+            if not is_acquired:
                 raise LockTimeoutError("another thread is closing the log", path=self.path)
             # a signal handler may interrupt the close of its own thread
-            if self._left or self._is_leaving:
+            if self._has_left or self._is_leaving:
                 return
             with self._mutex:
                 self._closed = True
@@ -433,9 +428,9 @@ class Engine:
                 try:
                     self._leave_in_order()
                 except Exception:
-                    self._left = True
+                    self._has_left = True
                     raise
-            self._left = True  # last: after an interrupt the next close does the steps again
+            self._has_left = True  # last: after an interrupt the next close does the steps again
 
     def _leave_in_order(self) -> None:
         """The steps of a close. Each one may be repeated; after an interrupt the others are still
@@ -466,8 +461,8 @@ class Engine:
     def _release(self) -> None:
         self._closer = None
         with contextlib.ExitStack() as leaving:
-            for each in reversed(list(self._transactions.values())):
-                leaving.callback(each.close)
+            if self._transactions is not None:
+                leaving.callback(self._transactions.close)
             for directory in reversed(self.directories):
                 # otherwise the next close, after an interrupt, needs its partitions to leave it in
                 # order
@@ -500,7 +495,17 @@ class Engine:
 
 def open_engines() -> list[Engine]:
     """The open logs of this process."""
-    return [each for each in list(_open_engines) if not each.closed]
+    return [engine for engine in list(_open_engines) if not engine.closed]
+
+
+def _with_pages(values: Iterable[tuple[WatchedLog, int]]) -> list[tuple[system.Page, int]]:
+    """The mapped pages of partitions, each with its value; without those that have none."""
+    pages = []
+    for partition, value in values:
+        page = partition.mapped_page
+        if page is not None:
+            pages.append((page, value))
+    return pages
 
 
 def _after_fork() -> None:

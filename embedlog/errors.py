@@ -1,13 +1,13 @@
 """Defines all errors as one small tree, ordered by what a caller can do.
 
-ERROR-1  every error that embedlog raises descends from `EmbedlogError`, except `TypeError` for
-    arguments of a wrong type
-ERROR-2  an error has its facts as attributes (`path`, `position`, `expected`, `found`), which its
-    text contains
-ERROR-3  an error can be pickled with all its facts, for process pools and Spark executors
-ERROR-4  `retriable` is true if the same call can succeed later without a change by the caller
-ERROR-5  the text of an error is one printable line, because names and values in it may come from a
-    file or a user
+- Every error that embedlog raises descends from `EmbedlogError`, except `TypeError` for arguments
+  of a wrong type.
+- An error has its facts as attributes (`path`, `position`, `expected`, `found`), which its text
+  contains.
+- An error can be pickled with all its facts, for process pools and Spark executors.
+- `retriable` is true if the same call can succeed later without a change by the caller.
+- The text of an error is one printable line, because names and values in it may come from a file or
+  a user.
 
     EmbedlogError > PlacedError (has topic, partition, offset; its subclasses are marked with *)
       the data          CorruptRecordError  UnsupportedFormatError
@@ -58,8 +58,8 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
-        for each in text
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in text
     )
 
 
@@ -92,15 +92,15 @@ class EmbedlogError(Exception):
         self.found = found
 
     def __str__(self) -> str:
-        place = self.path or ""
+        location = self.path or ""
         if self.position is not None:
-            place = f"{place} at byte {self.position}".strip()
+            location = f"{location} at byte {self.position}".strip()
         facts = []
         if self.expected is not None:
             facts.append(f"expected {self.expected}")
         if self.found is not None:
             facts.append(f"found {self.found}")
-        text = ": ".join(part for part in (place, self._text(), ", ".join(facts)) if part)
+        text = ": ".join(part for part in (location, self._text(), ", ".join(facts)) if part)
         return printable(f"{text}; {self.remedy}" if self.remedy else text)
 
     def __reduce__(self) -> tuple[Callable[..., EmbedlogError], tuple[Any, ...], dict[str, Any]]:
@@ -313,8 +313,8 @@ class SerializationError(PlacedError):
             "offset": self.offset,
             "field": self.field,
         }
-        known = ", ".join(f"{name} {value}" for name, value in names.items() if value is not None)
-        return f"{self.message} ({known})" if known else self.message
+        facts = ", ".join(f"{name} {value}" for name, value in names.items() if value is not None)
+        return f"{self.message} ({facts})" if facts else self.message
 
 
 class OffsetMismatchError(PlacedError):
@@ -345,8 +345,8 @@ class OffsetMismatchError(PlacedError):
         """The log end offset at the time of the refusal: the offset of the next record, if no other
         is written before.
         """
-        found: int = self.found  # type: ignore[assignment]  # `of` sets it
-        return found
+        log_end: int = self.found  # type: ignore[assignment]  # `of` sets it
+        return log_end
 
 
 class DeliveryError(EmbedlogError):

@@ -1,14 +1,14 @@
 """Offset and time index of a segment (format.md 2.2, 2.3, 2.5).
 
-INDEX-1  losing an index loses time, never data: `Builder` makes it again from the batches
-INDEX-2  an entry names the last offset and the first byte of one batch; every user of an entry
-         compares it with the batch there. A time entry names the largest timestamp so far, and the
-         last offset of the first batch that has it
-INDEX-3  the number of valid entries comes from the page or from the file's size, never from the
-    content of the entries
-INDEX-4  each offset entry has the digest of all batches before it (`digests`)
-INDEX-5  entries are written at number x size, never appended: a failed append leaves nothing that
-    the next one does not overwrite
+- Losing an index loses time, never data: `Builder` makes it again from the batches.
+- An entry names the last offset and the first byte of one batch; every user of an entry compares it
+  with the batch there. A time entry names the largest timestamp so far, and the last offset of the
+  first batch that has it.
+- The number of valid entries comes from the page or from the file's size, never from the content of
+  the entries.
+- Each offset entry has the digest of all batches before it (`digests`).
+- Entries are written at number x size, never appended: a failed append leaves nothing that the next
+  one does not overwrite.
 """
 
 from __future__ import annotations
@@ -166,11 +166,10 @@ def cut(fd: int, entries: int, base: int, position: int, after: int) -> Cut | No
 def entry(fd: int, number: int) -> tuple[int, int] | None:
     """Relative offset and position; None if the file is shorter than it should be."""
     raw = files.pread(fd, OFFSET_ENTRY.size, number * OFFSET_ENTRY.size, file_names.INDEX)
-    return (
-        None
-        if len(raw) < OFFSET_ENTRY.size
-        else (OFFSET_ENTRY.unpack(raw)[0], OFFSET_ENTRY.unpack(raw)[1])
-    )
+    if len(raw) < OFFSET_ENTRY.size:
+        return None
+    offset, position = OFFSET_ENTRY.unpack(raw)
+    return offset, position
 
 
 def time_floor(
@@ -186,22 +185,14 @@ def time_floor(
     floor = codec.time_floor_file(fd, entries, timestamp_ms) if entries else None
     if floor is None:
         return None
-    last = Time.read(floor[1], base)
+    number, last_raw = floor
+    last = Time.read(last_raw, base)
     if 0 <= lateness_ms < timestamp_ms - last.timestamp_ms:
         return last
-    raw = (
-        files.pread(fd, TIME_ENTRY.size, (floor[0] - 1) * TIME_ENTRY.size, file_names.TIME_INDEX)
-        if floor[0]
-        else b""
-    )
-    before = Time.read(raw, base) if len(raw) == TIME_ENTRY.size else None
-    return (
-        before
-        if before is not None
-        and before.timestamp_ms < last.timestamp_ms
-        and before.offset < last.offset
-        else None
-    )
+    before = _read_time(fd, number - 1, base) if number else None
+    if before is None or before.timestamp_ms >= last.timestamp_ms or before.offset >= last.offset:
+        return None
+    return before
 
 
 def time_ceiling(fd: int, entries: int, base: int, timestamp_ms: int) -> int | None:
@@ -210,12 +201,16 @@ def time_ceiling(fd: int, entries: int, base: int, timestamp_ms: int) -> int | N
     """
     floor = codec.time_floor_file(fd, entries, timestamp_ms - 1) if entries else None
     number = 0 if floor is None else floor[0] + 1
-    raw = (
-        files.pread(fd, TIME_ENTRY.size, number * TIME_ENTRY.size, file_names.TIME_INDEX)
-        if number < entries
-        else b""
-    )
-    return int(base + TIME_ENTRY.unpack(raw)[1]) if len(raw) == TIME_ENTRY.size else None
+    following = _read_time(fd, number, base) if number < entries else None
+    return None if following is None else following.offset
+
+
+def _read_time(fd: int, number: int, base: int) -> Time | None:
+    """An entry of a time index; None if the file is shorter than it should be."""
+    raw = files.pread(fd, TIME_ENTRY.size, number * TIME_ENTRY.size, file_names.TIME_INDEX)
+    if len(raw) != TIME_ENTRY.size:
+        return None
+    return Time.read(raw, base)
 
 
 def last(path: Path, layout_: struct.Struct) -> Last:
@@ -335,7 +330,7 @@ class Builder:
     def records(self, first: int = 0) -> bytes:
         """The digests as stored in their file; `first` is the number of the first one."""
         records = (
-            interval_digests.record(self.base, first + at, *digest)
+            interval_digests.encode_record(self.base, first + at, *digest)
             for at, digest in enumerate(self.digests)
         )
         return b"".join(records)
@@ -347,7 +342,7 @@ class Builder:
             with files.opened(path, files.CREATE, mode) as fd:
                 files.write_all(fd, raw, 0, path)
                 files.truncate(fd, len(raw), path)
-        interval_digests.write(directory, self.base, self.records(), 0, mode)
+        interval_digests.write_records(directory, self.base, self.records(), 0, mode)
 
     def write_tail(
         self,
@@ -371,6 +366,6 @@ class Builder:
                 files.write_all(fd, raw, position, path)
                 files.truncate(fd, position + len(raw), path)
         if digested:
-            interval_digests.write(
+            interval_digests.write_records(
                 directory, self.base, self.records(offset_entries), offset_entries, mode
             )

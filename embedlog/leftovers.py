@@ -13,7 +13,7 @@ temporaries, indexes without a log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -46,7 +46,7 @@ class Plan(NamedTuple):
 
     def replaced_bases(self) -> frozenset[int]:
         """The segments of which a file waits for its final name."""
-        return frozenset(parsed[0] for name in self.swaps if (parsed := file_names.parse(name)))
+        return frozenset(base for _, base, _ in _parse_all(self.swaps))
 
 
 def make_plan(
@@ -62,28 +62,25 @@ def make_plan(
     shows a round of retention. `foreign`: a broker wrote here last.
     """
     names = list(names)
-    half_retained = _half_retained(names, known)
+    half_retained = _find_half_retained(names, known)
     if half_retained:
-        names = [
-            name
-            for name in names
-            if (parsed := file_names.parse(name)) is None or parsed[0] not in half_retained
-        ]
+        aside = {name for name, base, _ in _parse_all(names) if base in half_retained}
+        names = [name for name in names if name not in aside]
     removed = {name for name in names if name.endswith((file_names.DELETED, file_names.CLEANED))}
     if foreign:  # digests describe what embedlog wrote
-        removed |= {name for name in names if file_names.digests_base(name) is not None}
+        removed |= _find_digests(names).keys()
     swaps = [name for name in names if name.endswith(file_names.SWAP)]
-    unfinished = _unfinished(names, swaps)
+    unfinished = _find_unfinished(names, swaps)
     removed |= unfinished
     swaps = [name for name in swaps if name not in unfinished]
-    removed |= _replaced(directory, names, swaps)
-    left = {
-        name.removesuffix(file_names.SWAP) if name in swaps else name
-        for name in names
-        if name not in removed
-    }
-    orphans = _orphans(left)
-    return Plan(frozenset(left - orphans), half_retained, frozenset(removed), swaps, orphans)
+    removed |= _find_replaced(directory, names, swaps)
+    remaining = set()
+    for name in names:
+        if name in removed:
+            continue
+        remaining.add(name.removesuffix(file_names.SWAP) if name in swaps else name)
+    orphans = _find_orphans(remaining)
+    return Plan(frozenset(remaining - orphans), half_retained, frozenset(removed), swaps, orphans)
 
 
 def settle(
@@ -138,7 +135,7 @@ def _carry_out(directory: Path, plan: Plan) -> None:
     for name in sorted(plan.removed):
         files.unlink(directory / name, missing_ok=True)
     if plan.swaps:
-        # SEGMENTSWAP-4: no old segment may remain in the range of the new one
+        # no old segment may remain in the range of the new one
         files.sync_directory(directory)
         for name in plan.swaps:
             files.rename(directory / name, directory / name.removesuffix(file_names.SWAP))
@@ -147,18 +144,34 @@ def _carry_out(directory: Path, plan: Plan) -> None:
         files.unlink(directory / name, missing_ok=True)
 
 
-def _half_retained(names: list[str], known: Mapping[int, SegmentInfo]) -> list[int]:
+def _parse_all(names: Iterable[str]) -> Iterator[tuple[str, int, str]]:
+    """The names of Kafka's files among these, each with its base offset and its suffix."""
+    for name in names:
+        parsed = file_names.parse(name)
+        if parsed is not None:
+            base, suffix = parsed
+            yield name, base, suffix
+
+
+def _find_digests(names: Iterable[str]) -> dict[str, int]:
+    """The base offsets of the files of digests among these names."""
+    bases = {}
+    for name in names:
+        base = file_names.digests_base(name)
+        if base is not None:
+            bases[name] = base
+    return bases
+
+
+def _find_half_retained(names: list[str], known: Mapping[int, SegmentInfo]) -> list[int]:
     """Bases of the segments below a gap that retention made, where only a renamed segment is
     left.
     """
     if any(name.endswith(file_names.SWAP) for name in names):
         return []  # a compaction renames segments too
     live = file_names.bases(names)
-    renamed = {
-        parsed[0]
-        for name in names
-        if (parsed := file_names.parse(name)) and parsed[1] == file_names.LOG + file_names.DELETED
-    }
+    deleted_log = file_names.LOG + file_names.DELETED
+    renamed = {base for _, base, suffix in _parse_all(names) if suffix == deleted_log}
     for number in range(len(live) - 1, 0, -1):
         below = known.get(live[number - 1])
         if (
@@ -171,44 +184,35 @@ def _half_retained(names: list[str], known: Mapping[int, SegmentInfo]) -> list[i
     return []
 
 
-def _unfinished(names: list[str], swaps: list[str]) -> set[str]:
+def _find_unfinished(names: list[str], swaps: list[str]) -> set[str]:
     """The `.swap` files of an interrupted split or compaction: not all of its files have the name
     yet.
     """
     cleaned_bases = [
-        parsed[0]
-        for name in names
-        if name.endswith(file_names.CLEANED) and (parsed := file_names.parse(name))
+        base for _, base, suffix in _parse_all(names) if suffix.endswith(file_names.CLEANED)
     ]
     if not cleaned_bases:
         return set()
     first = min(cleaned_bases)
-    return {name for name in swaps if (parsed := file_names.parse(name)) and parsed[0] >= first}
+    return {name for name, base, _ in _parse_all(swaps) if base >= first}
 
 
-def _replaced(directory: Path, names: list[str], swaps: list[str]) -> set[str]:
+def _find_replaced(directory: Path, names: list[str], swaps: list[str]) -> set[str]:
     """Files that a finished swap replaces: those with a base in the range of the swapped logs."""
-    logs = [
-        parsed[0]
-        for name in swaps
-        if (parsed := file_names.parse(name)) and parsed[1] == file_names.LOG + file_names.SWAP
-    ]
-    if not logs:
+    swapped_log = file_names.LOG + file_names.SWAP
+    log_bases = [base for _, base, suffix in _parse_all(swaps) if suffix == swapped_log]
+    if not log_bases:
         return set()
-    first = min(logs)
-    end = max(_end_of(directory, base) for base in logs)
-    kafkas = {
-        name
-        for name in names
-        if not name.endswith(file_names.SWAP)
-        and (parsed := file_names.parse(name))
-        and first <= parsed[0] < end
-    }
-    return kafkas | {
-        name
-        for name in names
-        if (base := file_names.digests_base(name)) is not None and first <= base < end
-    }
+    first = min(log_bases)
+    end = max(_end_of(directory, base) for base in log_bases)
+    replaced = set()
+    for name, base, suffix in _parse_all(names):
+        if first <= base < end and not suffix.endswith(file_names.SWAP):
+            replaced.add(name)
+    for name, base in _find_digests(names).items():
+        if first <= base < end:
+            replaced.add(name)
+    return replaced
 
 
 def _end_of(directory: Path, base: int) -> int:
@@ -220,23 +224,15 @@ def _end_of(directory: Path, base: int) -> int:
     return max(chain.next_offset, base + 1)
 
 
-def _orphans(names: set[str]) -> frozenset[str]:
+def _find_orphans(names: set[str]) -> frozenset[str]:
     """Indexes and digests without a log."""
-    logs = {
-        parsed[0]
-        for name in names
-        if (parsed := file_names.parse(name)) and parsed[1] == file_names.LOG
-    }
-    orphans = {
-        name
-        for name in names
-        if (parsed := file_names.parse(name))
-        and parsed[1] in file_names.SEGMENT_SUFFIXES[1:]
-        and parsed[0] not in logs
-    }
-    orphans |= {
-        name
-        for name in names
-        if (base := file_names.digests_base(name)) is not None and base not in logs
-    }
+    logs = {base for _, base, suffix in _parse_all(names) if suffix == file_names.LOG}
+    index_suffixes = file_names.SEGMENT_SUFFIXES[1:]
+    orphans = set()
+    for name, base, suffix in _parse_all(names):
+        if suffix in index_suffixes and base not in logs:
+            orphans.add(name)
+    for name, base in _find_digests(names).items():
+        if base not in logs:
+            orphans.add(name)
     return frozenset(orphans)

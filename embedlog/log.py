@@ -1,12 +1,12 @@
 """The public `Log`: one open directory, its administration, and its producers and consumers; and
 `open`.
 
-LOG-1  a method creates one object with the engine, or calls one part; the work is done in the
-    modules of the parts
-LOG-2  clients of a log are closed with it: a producer's buffered records are appended, a consumer's
-    wait is ended
-LOG-3  clients, scans and the modules of sets are imported on first use: opening a log takes less
-    time than their imports
+- A method creates one object with the engine, or calls one part; the work is done in the modules of
+  the parts.
+- Clients of a log are closed with it: a producer's buffered records are appended, a consumer's wait
+  is ended.
+- Clients, scans and the modules of sets are imported on first use: opening a log takes less time
+  than their imports.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
         if isinstance(path, Sequence) and not isinstance(path, str | bytes):
             from embedlog.replica import ReplicatedEngine
 
-            places = [location.checked(each) for each in path]
+            paths = [location.check_path(path_of_one) for path_of_one in path]
             if restored and read_only:
                 raise TypeError("restored begins the set again, which read_only forbids")
             engine = ReplicatedEngine(
-                places,
+                paths,
                 read_only=read_only,
                 create=create,
                 config=parsed,
@@ -104,7 +104,7 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
             if restored:
                 raise TypeError("restored belongs to a list of directories: all of a set")
             engine = open_directory(
-                location.checked(path),
+                location.check_path(path),
                 read_only=read_only,
                 create=create,
                 alone=alone,
@@ -192,9 +192,9 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
         from embedlog.producer.producer import Producer
 
         self._engine.check_writable()
-        made: Producer[Any, Any] = Producer(self._engine, _producer_config(config, options))
-        self._engine.children.add(made)
-        return made
+        producer: Producer[Any, Any] = Producer(self._engine, _producer_config(config, options))
+        self._engine.children.add(producer)
+        return producer
 
     @overload
     def consumer(
@@ -233,11 +233,11 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
         from embedlog.consumer.consumer import Consumer
 
         self._engine.check_open()
-        made: Consumer[Any, Any] = Consumer(
-            self._engine, _names(topics), _consumer_config(group_id, config, options)
+        consumer: Consumer[Any, Any] = Consumer(
+            self._engine, _check_topics(topics), _consumer_config(group_id, config, options)
         )
-        self._engine.children.add(made)
-        return made
+        self._engine.children.add(consumer)
+        return consumer
 
     @overload
     def async_producer(
@@ -325,7 +325,7 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
 
         self._engine.check_open()
         return AsyncConsumer(
-            self._engine, _names(topics), _consumer_config(group_id, config, options)
+            self._engine, _check_topics(topics), _consumer_config(group_id, config, options)
         )
 
     def scan(
@@ -385,8 +385,8 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
         """
         self._engine.check_open()
         # an integration is above this module
-        found: pyarrow.Table = import_module("embedlog.duckdb").sql(self, query, **bounds)
-        return found
+        table: pyarrow.Table = import_module("embedlog.duckdb").sql(self, query, **bounds)
+        return table
 
     def last_record(
         self, topic: str, partition: int, *, isolation_level: Isolation = READ_UNCOMMITTED
@@ -437,14 +437,14 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
         if self._engine.replicated:
             return cast("ReplicatedEngine", self._engine).set.decisions.hint().cluster_id
         meta = identity.read_meta(self._engine.path)
-        found = None if meta is None else meta.directory_id or meta.cluster_id
-        if not found:
+        identity_text = None if meta is None else meta.directory_id or meta.cluster_id
+        if not identity_text:
             raise ForeignDirectoryError(
                 "the directory has no identity: open it for writing once, which adds one to "
                 "meta.properties",
                 path=self._engine.path,
             )
-        return found
+        return identity_text
 
     # ---- durability and close --------------------------------------------------------------------
 
@@ -528,16 +528,16 @@ def _replica_housekeeper(engine: Engine) -> ReplicaHousekeeper:
     return ReplicaHousekeeper(cast("ReplicatedEngine", engine))
 
 
-def _names(topics: tuple[Any, ...]) -> tuple[str, ...]:
+def _check_topics(topics: tuple[Any, ...]) -> tuple[str, ...]:
     """Check the topics of a consumer, which are separate arguments."""
-    for each in topics:
-        if isinstance(each, Mapping):
+    for topic in topics:
+        if isinstance(topic, Mapping):
             raise TypeError(
                 "give topics first, and settings as config={…}: consumer('a', 'b', config={…})"
             )
-        if isinstance(each, (list, tuple, set, frozenset)):
+        if isinstance(topic, (list, tuple, set, frozenset)):
             raise TypeError(
-                f"topics are separate arguments, not in a {type(each).__name__}: consumer('a', "
+                f"topics are separate arguments, not in a {type(topic).__name__}: consumer('a', "
                 "'b'), consumer(*names)"
             )
     return topics

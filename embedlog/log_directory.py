@@ -1,13 +1,13 @@
 """One opened log directory: its locks, its topics by name, its partitions by number, and its
 preparation and shutdown.
 
-LOGDIRECTORY-1  opening reads one file of topics; a partition is opened when it is first used
-LOGDIRECTORY-2  the first process completes interrupted creations before the open lock is released;
-    deletions need the open log
-LOGDIRECTORY-3  the last process leaves the directory as Kafka leaves it after an orderly shutdown.
-    If the close of a partition fails, the others are closed, and no checkpoint is written
-LOGDIRECTORY-4  a directory knows the open log only as its `Owner`; an open log of several
-    directories has one object for each
+- Opening reads one file of topics; a partition is opened when it is first used.
+- The first process completes interrupted creations before the open lock is released; deletions need
+  the open log.
+- The last process leaves the directory as Kafka leaves it after an orderly shutdown. If the close
+  of a partition fails, the others are closed, and no checkpoint is written.
+- A directory knows the open log only as its `Owner`; an open log of several directories has one
+  object for each.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class LogDirectory:
         )
         if changes.topics or changes.removed:
             self.registry.change(changes.topics, changes.removed)
-        for topic in self.registry.unfinished():
+        for topic in self.registry.list_unfinished():
             if topic.state == "deleting":
                 self._half_deleted = True
             else:
@@ -351,13 +351,15 @@ class LogDirectory:
         topic = self.registry.get(name)
         if partition is None:
             return
-        gone = topic is None or topic.state == "deleting" or number not in topic.numbers
-        if topic is None or gone or topic.id_bytes != partition.topic_id:
+        is_gone = topic is None or topic.state == "deleting" or number not in topic.numbers
+        if topic is None or is_gone or topic.id_bytes != partition.topic_id:
             del self.partitions[name, number]
             self._applied.pop((name, number), None)
             self._closed_places.add((name, number))
             partition.close()
-        elif self._applied.get((name, number)) != (settings := self.settings_of(topic)):
+            return
+        settings = self.settings_of(topic)
+        if self._applied.get((name, number)) != settings:
             partition.apply_config(self._config_of(topic))
             self._applied[name, number] = dict(settings)
 
@@ -365,9 +367,8 @@ class LogDirectory:
         """Apply the present `settings_of` each topic to its open partitions."""
         with self._mutex:
             for (name, number), partition in self.partitions.items():
-                if (
-                    topic := self.registry.get(name)
-                ) is not None and topic.id_bytes == partition.topic_id:
+                topic = self.registry.get(name)
+                if topic is not None and topic.id_bytes == partition.topic_id:
                     self._applied.pop((name, number), None)
                     partition.apply_config(self._config_of(topic))
 
@@ -395,20 +396,18 @@ class LogDirectory:
         self.check_open()
         partition = self.partitions.get((topic.name, number))
         if partition is None:
-            return self.opened(topic, number)
+            return self.open_partition(topic, number)
         return partition
 
-    def opened(self, topic: Topic, number: int) -> Partition:
+    def open_partition(self, topic: Topic, number: int) -> Partition:
         """The partition, opened unless it is open. Raises UnknownTopicOrPartitionError."""
         name = topic.name
         if type(number) is not int:
             raise TypeError(f"a partition's number is an int, not {type(number).__name__}")
-        if number not in topic.here:
-            expected = (
-                f"one of {_number_list(topic.here)}"
-                if topic.only
-                else f"0 to {topic.partitions - 1}"
-            )
+        if number not in topic.usable_numbers:
+            expected = f"0 to {topic.partitions - 1}"
+            if topic.only:
+                expected = f"one of {_list_numbers(topic.usable_numbers)}"
             raise UnknownTopicOrPartitionError(
                 f"topic {name!r} has no partition {number}",
                 path=self.path,
@@ -431,14 +430,8 @@ class LogDirectory:
                 if (name, number) in self._closed_places:
                     self._closed_places.discard((name, number))
                     self.context.handles.forget(str(path))
-                partition = Partition(
-                    self.context,
-                    name,
-                    number,
-                    path,
-                    present.id_bytes,
-                    self.config.topic_config(settings),
-                )
+                config = self.config.topic_config(settings)
+                partition = Partition(self.context, name, number, path, present.id_bytes, config)
                 self.partitions[name, number] = partition
                 self._applied[name, number] = settings
         return partition
@@ -451,12 +444,11 @@ class LogDirectory:
         self.refresh_topics()
         for topic in map(self.registry.live, self.registry.names()):
             for number in topic.numbers:
+                path = self.path / file_names.partition_name(topic.name, number)
                 if (
                     not loaded_only
                     or (topic.name, number) in self.partitions
-                    or files.exists(
-                        self.path / file_names.partition_name(topic.name, number) / file_names.DIRTY
-                    )
+                    or files.exists(path / file_names.DIRTY)
                 ):
                     with contextlib.suppress(UnknownTopicOrPartitionError):
                         partitions.append(self.partition_of(topic, number))
@@ -478,8 +470,8 @@ class LogDirectory:
         self._acquired.close()
 
     def leave(self) -> None:
-        """Leave the directory; the last process closes the dirty partitions in order
-        (LOGDIRECTORY-3). Raises DurabilityError.
+        """Leave the directory; the last process closes the dirty partitions in order. Raises
+        DurabilityError.
         """
         self.directory.leave(self._close_all)
 
@@ -490,11 +482,12 @@ class LogDirectory:
 
     def _close_all(self) -> None:
         """As the last process: close every dirty partition cleanly."""
-        every = self.directory.foreign and not self.directory.clean
+        # after a broker that was killed no mark shows what is dirty
+        are_all_dirty = self.directory.foreign and not self.directory.clean
         dirty = [
             partition
-            for partition in self.all_partitions(loaded_only=not every)
-            if every or files.exists(partition.path / file_names.DIRTY)
+            for partition in self.all_partitions(loaded_only=not are_all_dirty)
+            if are_all_dirty or files.exists(partition.path / file_names.DIRTY)
         ]
         problems: list[EmbedlogError] = []
         for partition in dirty:
@@ -529,7 +522,8 @@ class LogDirectory:
         self.directory.abandon()
 
 
-def _number_list(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:NUMBERS_SHOWN])) + (
-        ", …" if len(numbers) > NUMBERS_SHOWN else ""
-    )
+def _list_numbers(numbers: Sequence[int]) -> str:
+    text = ", ".join(map(str, numbers[:NUMBERS_SHOWN]))
+    if len(numbers) > NUMBERS_SHOWN:
+        text += ", …"
+    return text

@@ -2,14 +2,14 @@
 
     embedlog.polars.scan(log, "events").filter(…).select(…).collect()
 
-POLARS-1  the bounds are pinned when the frame is created: later appends are not in it, however
-    often it is collected
-POLARS-2  bounds of `offset`, `timestamp` and `partition` in a filter reduce what is read. The
-    complete filter is applied by polars afterwards, so a condition that is not recognized costs
-    time and no row
-POLARS-3  only the columns of the query are decoded; where `topic` and `partition` are enough,
-    records are only counted
-POLARS-4  a limit and `tail` decode about as many records as they return
+- The bounds are pinned when the frame is created: later appends are not in it, however often it is
+  collected.
+- Bounds of `offset`, `timestamp` and `partition` in a filter reduce what is read. The complete
+  filter is applied by polars afterwards, so a condition that is not recognized costs time and no
+  row.
+- Only the columns of the query are decoded; where `topic` and `partition` are enough, records are
+  only counted.
+- A limit and `tail` decode about as many records as they return.
 """
 
 from __future__ import annotations
@@ -134,12 +134,11 @@ class Narrow:
 
     def of(self, scan: embedlog.Scan) -> embedlog.Scan:
         """The part of a scan within these bounds."""
-        numbers = list(scan.bounds)
-        selected = self.partitions
+        partitions: list[int] | None = None
+        if self.partitions is not None:
+            partitions = [number for number in scan.bounds if number in self.partitions]
         return scan.narrowed(
-            partitions=None
-            if selected is None
-            else [number for number in numbers if number in selected],
+            partitions=partitions,
             start_offset=self.first or None,
             end_offset=None if self.last == NEVER else max(0, self.last),
             start_time=self.start_ms or None,
@@ -150,7 +149,8 @@ class Narrow:
         """These bounds, narrowed by the recognized parts of a predicate's tree."""
         if not isinstance(node, dict):
             return self
-        if isinstance(call := node.get("Function"), dict):
+        call = node.get("Function")
+        if isinstance(call, dict):
             return self._within_call(call)
         comparison = node.get("BinaryExpr")
         if not isinstance(comparison, dict):
@@ -172,13 +172,15 @@ class Narrow:
 
     def or_within(self, other: Narrow) -> Narrow:
         """The bounds that contain these and the other ones."""
-        known = self.partitions is not None and other.partitions is not None
+        partitions: frozenset[int] | None = None
+        if self.partitions is not None and other.partitions is not None:
+            partitions = self.partitions | other.partitions
         return Narrow(
             min(self.first, other.first),
             max(self.last, other.last),
             min(self.start_ms, other.start_ms),
             max(self.end_ms, other.end_ms),
-            (self.partitions or frozenset()) | (other.partitions or frozenset()) if known else None,
+            partitions,
         )
 
     def _within_call(self, call: dict[str, Any]) -> Narrow:

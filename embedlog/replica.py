@@ -1,13 +1,11 @@
 """This module is the open log of several directories: a set with leaders and followers.
 
-REPLICAENGINE-1  the engine of a set gives `ReplicatedPartition`s; everything above it works as with
-    one directory
-REPLICAENGINE-2  no directory of a set is special: `home` is the first one that is open now
-REPLICAENGINE-3  a failed directory is not closed in order: its next opening registers it as crashed
-REPLICAENGINE-4  one directory that is the only member of a set is opened as a set, by its path
-    alone too
-REPLICAENGINE-5  a topic that is retired in one directory keeps its committed offsets: a newer topic
-    may have its name. The process that deletes a topic of the set deletes them
+- The engine of a set gives `ReplicatedPartition`s; everything above it works as with one directory.
+- No directory of a set is special: `home` is the first one that is open now.
+- A failed directory is not closed in order: its next opening registers it as crashed.
+- One directory that is the only member of a set is opened as a set, by its path alone too.
+- A topic that is retired in one directory keeps its committed offsets: a newer topic may have its
+  name. The process that deletes a topic of the set deletes them.
 """
 
 from __future__ import annotations
@@ -90,16 +88,16 @@ class ReplicatedEngine(Engine):
         config = self.config
         deadline_ns = files.deadline_after(config.lock_timeout_ms / 1000)
         self.set = ReplicaSet(
-            self._directory,
+            self._make_directory,
             config,
             self.check_open,
             read_only=self.read_only,
             restored=self._restored,
         )
-        at = self.set.members.workers.at
-        undo.callback(self.set.members.workers.close)
+        workers = self.set.members.workers
+        undo.callback(workers.close)
         if self.read_only:
-            checked = set_up.check_to_read(paths, self._racks, at)
+            checked = set_up.check_to_read(paths, self._racks, workers.at)
         else:
             checked = set_up.prepare_set(
                 paths,
@@ -107,7 +105,7 @@ class ReplicatedEngine(Engine):
                 racks=self._racks,
                 create=create,
                 mode=config.file_mode,
-                at=at,
+                at=workers.at,
             )
         self.set.members.changed = self._serve
         undo.callback(self.set.members.release)
@@ -115,7 +113,7 @@ class ReplicatedEngine(Engine):
         self.registry = cast("Any", self.set.topics)
         self.set.topics.refresh()
 
-    def _liveness(self) -> Liveness:
+    def _make_liveness(self) -> Liveness:
         return SetLiveness(
             self.set.members.usable_paths,
             self.home.path,
@@ -123,11 +121,11 @@ class ReplicatedEngine(Engine):
             self.config.shared == "locks",
         )
 
-    def _directory(self, path: Path, *, reading: bool = False) -> LogDirectory:
+    def _make_directory(self, path: Path, *, reading: bool = False) -> LogDirectory:
         read_only = self.read_only or reading
-        made = LogDirectory(self, path, read_only=read_only, create=False, config=self.config)
-        made.settings_of = self.set.settings_of
-        return made
+        directory = LogDirectory(self, path, read_only=read_only, create=False, config=self.config)
+        directory.settings_of = self.set.settings_of
+        return directory
 
     def _serve(self, directories: Sequence[LogDirectory]) -> None:
         """Use these open directories from now on, by node. Without any, the last ones stay, to be
@@ -149,18 +147,16 @@ class ReplicatedEngine(Engine):
             self.set.members.workers.close()
 
     def _leave_directory(self, directory: LogDirectory) -> None:
-        """As the last process, close it in order; a failed directory is left as it is
-        (REPLICAENGINE-3).
-        """
+        """As the last process, close it in order; a failed directory is left as it is."""
         members = self.set.members
         worker = members.workers.of(directory.path)
         try:
             worker.run(directory.leave, limit_ns=self._leave_ns)
         except EmbedlogError as problem:
-            failed = members.failure(directory) is not None or worker.hangs
+            has_failed = members.failure(directory) is not None or worker.hangs
             if worker.hangs:
                 members.leave_later(directory)
-            if not failed and not self.set.is_damaged(problem):
+            if not has_failed and not self.set.is_damaged(problem):
                 raise
             logger.warning("the directory %s was not closed in order: %s", directory.path, problem)
 
@@ -199,7 +195,7 @@ class ReplicatedEngine(Engine):
     def topic_pages(self) -> Sequence[system.Page]:
         return () if self.config.shared == "locks" else self.set.members.pages()
 
-    def _followed(self, topics: int) -> Sequence[tuple[system.Page, int]]:
+    def _watched_pages(self, topics: int) -> Sequence[tuple[system.Page, int]]:
         return self.set.members.followed(topics)
 
     def partition(self, name: str, number: int) -> Partition:
@@ -226,12 +222,14 @@ class ReplicatedEngine(Engine):
         leader if it fails.
         """
         self.check_open()
-        held = self.set.partition(topic.name, number).held_replica()
-        return self.set.copied(topic.name, number).at_files(call) if held is None else call(held)
+        replica = self.set.partition(topic.name, number).held_replica()
+        if replica is None:
+            return self.set.copied(topic.name, number).at_files(call)
+        return call(replica)
 
     def still_lead(self, name: str, epochs: Mapping[int, int]) -> bool:
         """As for one directory, by a settled decision: the pages of a directory that was away show
-        nothing (LEDPARTITION-5).
+        nothing.
 
         Raises LeaderNotAvailableError without a majority.
         """
@@ -241,28 +239,29 @@ class ReplicatedEngine(Engine):
             raise LeaderNotAvailableError(
                 f"the leaders of {name} are not known: {problem}"
             ) from problem
-        found = {number: decided.get(self.set.partition(name, number).place) for number in epochs}
-        return all(
-            each is not None and each.leader_epoch == epochs[number]
-            for number, each in found.items()
-        )
+        for number, epoch in epochs.items():
+            partition = decided.get(self.set.partition(name, number).place)
+            if partition is None or partition.leader_epoch != epoch:
+                return False
+        return True
 
     def places(self) -> list[Path]:
         nodes = self.set.decisions.hint().nodes.values()
         return [
             *(directory.path for directory in self.directories),
-            *(Path(each.path) for each in nodes),
+            *(Path(node.path) for node in nodes),
         ]
 
     def existing(self, places: Iterable[tuple[str, int]]) -> list[Partition]:
         self.refresh_topics()
-        found = []
+        partitions = []
         for name, number in places:
             try:
-                found.append(cast("Partition", self.set.partition(name, number)))
+                partition = self.set.partition(name, number)
             except UnknownTopicOrPartitionError:
                 continue
-        return found
+            partitions.append(cast("Partition", partition))
+        return partitions
 
     def all_partitions(self, *, loaded_only: bool) -> list[Partition]:
         self.refresh_topics()
@@ -279,10 +278,11 @@ class ReplicatedEngine(Engine):
         DurabilityError.
         """
         self.check_writable()
-        for name in self.topic_names() if topic is None else [self.topic(topic).name]:
-            found = self.topic(name)
-            for number in range(found.partitions):
-                self.partition_of(found, number).sync()
+        names = self.topic_names() if topic is None else [self.topic(topic).name]
+        for name in names:
+            present = self.topic(name)
+            for number in range(present.partitions):
+                self.partition_of(present, number).sync()
 
     def make_internal_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         if self.set.topics.get(name) is None:
@@ -292,34 +292,33 @@ class ReplicatedEngine(Engine):
                 self.set.create_topic(topic, factor=factor)
 
     def forget_topic(self, topic: str, deadline_ns: int) -> None:
-        """Nothing (REPLICAENGINE-5)."""
+        """Do nothing: a newer topic may have its name, and needs the committed offsets."""
 
     def undecided_least(self) -> dict[str, int]:
         """The `min.insync.replicas` for each topic that has no decided value, and would have one if
         this set had made it.
         """
-        found = {}
+        least_by_topic = {}
         for topic in self.set.topics.all():
             if "min.insync.replicas" in topic.config:
                 continue
-            least = (
-                self._internal_replicas(topic.name)[1]
-                if is_internal(topic.name)
-                else self.config.min_insync_replicas
-            )
+            if is_internal(topic.name):
+                _, least = self._internal_replicas(topic.name)
+            else:
+                least = self.config.min_insync_replicas
             if least > 1:
-                found[topic.name] = least
-        return found
+                least_by_topic[topic.name] = least
+        return least_by_topic
 
     def _internal_replicas(self, name: str) -> tuple[int, int]:
         """The copies of an internal topic, and its `min.insync.replicas`: one copy may be lost from
         three on.
         """
         config = self.config
-        wanted = self.config.offsets_topic_replication_factor
+        copies = config.offsets_topic_replication_factor
         least = OFFSETS_MIN_IN_SYNC
         if name == "__transaction_state":
-            wanted = config.transaction_state_log_replication_factor
+            copies = config.transaction_state_log_replication_factor
             least = config.transaction_state_log_min_isr
-        factor = min(wanted, self.set.size())
+        factor = min(copies, self.set.size())
         return factor, min(least, max(1, factor - 1))

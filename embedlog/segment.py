@@ -1,9 +1,9 @@
 """One segment: a `.log` file and the indexes that point into it.
 
-SEGMENT-1  base offsets of batches are at least the segment's base offset, and rise
-SEGMENT-2  bytes after the requested size are ignored
-SEGMENT-3  losing an index loses time, never data: `rebuild` makes it again
-SEGMENT-4  this module knows neither other segments nor locks
+- Base offsets of batches are at least the segment's base offset, and rise.
+- Bytes after the requested size are ignored.
+- Losing an index loses time, never data: `rebuild` makes it again.
+- This module knows neither other segments nor locks.
 """
 
 from __future__ import annotations
@@ -87,8 +87,10 @@ class Walk:
         self._path = path
         self._size = size
         self.chain = chain
-        if bounded and (named := file_names.parse(path.name)):
-            chain.segment_base = named[0]
+        if bounded:
+            parsed = file_names.parse(path.name)
+            if parsed is not None:
+                chain.segment_base = parsed[0]
         self.end = start
         self.before: NDArray[np.uint64]  # the chain digest before each batch of the last chunk
         self.problem: Problem | None = None
@@ -113,7 +115,7 @@ class Walk:
             digest = self.chain.digest
             scanned = scan(view, self.chain, position=self.end)
             if scanned.consumed:
-                self.before = interval_digests.before(view, scanned.batches, digest)
+                self.before = interval_digests.digests_before(view, scanned.batches, digest)
                 if not self._compare(view, scanned.batches):
                     return
                 self.end += scanned.consumed
@@ -153,7 +155,7 @@ class Walk:
             self.agreed = self._state.agreed if self.problem is not None else None
         wrong = None
         if self._epochs is not None and self.problem is None:
-            wrong = self._epochs.disagreement(batches["base_offset"], batches["leader_epoch"])
+            wrong = self._epochs.find_disagreement(batches["base_offset"], batches["leader_epoch"])
         if wrong is not None:
             self.agreed = int(batches["position"][wrong[0]])
             leader_epoch = int(batches["leader_epoch"][wrong[0]])

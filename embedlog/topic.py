@@ -1,19 +1,17 @@
 """Named topics with their partitions and settings, stored in one small file.
 
-TOPIC-1  names are valid in Kafka, and no two names collide in its metrics (where "." and "_" are
-    equal)
-TOPIC-2  the file is replaced as a whole, and is on disk when `put` and `remove` return; their
-    caller holds the directory lock
-TOPIC-3  a topic is `creating` on disk before its first directory is made, `deleting` before its
-    first directory is renamed. The next process completes an interrupted change
-    (`topic_directories`)
-TOPIC-4  additions of a newer version are kept in the file; an incompatible newer version has a
-    higher version number and is refused
-TOPIC-5  memory follows disk: the registry changes only after the bytes are safe
-TOPIC-6  a file that was read and is gone is an error, not a log without topics: the directory was
-    moved, or its disk is absent
-TOPIC-7  what cannot be read is not written: one bad topic would make the directory unusable for
-    every process
+- Names are valid in Kafka, and no two names collide in its metrics (where "." and "_" are equal).
+- The file is replaced as a whole, and is on disk when `put` and `remove` return; their caller holds
+  the directory lock.
+- A topic is `creating` on disk before its first directory is made, `deleting` before its first
+  directory is renamed. The next process completes an interrupted change (`topic_directories`).
+- Additions of a newer version are kept in the file; an incompatible newer version has a higher
+  version number and is refused.
+- Memory follows disk: the registry changes only after the bytes are safe.
+- A file that was read and is gone is an error, not a log without topics: the directory was moved,
+  or its disk is absent.
+- What cannot be read is not written: one bad topic would make the directory unusable for every
+  process.
 """
 
 from __future__ import annotations
@@ -55,8 +53,7 @@ RESERVED_TOPICS = frozenset({"__cluster_metadata"})  # the log of KRaft, not a t
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _REBUILD = (
     "if it cannot be restored, remove the file, or let `embedlog repair --execute` set it aside: "
-    "topics are found again by their"
-    " directories, without their settings"
+    "topics are found again by their directories, without their settings"
 )
 _FILE = JsonFile(
     "topics",
@@ -86,10 +83,10 @@ def check_collision(name: str, others: Iterable[str]) -> None:
     plain = name.replace(".", "_")
     if "_" not in plain:
         return  # another name with the same metrics would contain one of both
-    for other in others:
-        if other != name and other.replace(".", "_") == plain:
+    for topic in others:
+        if topic != name and topic.replace(".", "_") == plain:
             raise InvalidTopicError(
-                f"{name} collides with the topic {other}: Kafka's metrics treat . and _ as equal"
+                f"{name} collides with the topic {topic}: Kafka's metrics treat . and _ as equal"
             )
 
 
@@ -131,28 +128,31 @@ class Topic(NamedTuple):
         return sorted({*self.only, *range(self.partitions, self.growing)})
 
     @property
-    def here(self) -> Sequence[int]:
+    def usable_numbers(self) -> Sequence[int]:
         """The usable partitions, rising: without those being made, and those of other brokers."""
         if not self.only:
             return range(self.partitions)
         return [number for number in self.numbers if number < self.partitions]
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether no change of it is incomplete."""
         return self.state == "live" and not self.growing
 
 
 def _encode_topic(topic: Topic) -> dict[str, Any]:
-    return {
+    fields = {
         **topic.others,
         "topic_id": topic.topic_id,
         "partitions": topic.partitions,
         "state": topic.state,
         "config": dict(topic.config),
-        **({"growing": topic.growing} if topic.growing else {}),
-        **({"only": list(topic.only)} if topic.only else {}),
     }
+    if topic.growing:
+        fields["growing"] = topic.growing
+    if topic.only:
+        fields["only"] = list(topic.only)
+    return fields
 
 
 def _decode_topic(path: Path, name: str, entry: object) -> Topic:
@@ -169,7 +169,7 @@ def _decode_topic(path: Path, name: str, entry: object) -> Topic:
             only=tuple(sorted(fields.pop("only", ()))),
             others=fields,
         )
-        _check(topic)
+        _check_topic(topic)
     except (
         KeyError,
         TypeError,
@@ -195,9 +195,9 @@ def check_count(count: int) -> int:
     return count
 
 
-def _check(topic: Topic) -> None:
+def _check_topic(topic: Topic) -> None:
     """Raises InvalidTopicError, InvalidPartitionsError, TypeError, ValueError for a topic that the
-    file must not have (TOPIC-7).
+    file must not have.
 
     Without `only`, all partitions are local, so there are fewer.
     """
@@ -206,8 +206,8 @@ def _check(topic: Topic) -> None:
     if not all(type(number) is int for number in numbers):
         raise TypeError(f"numbers of partitions are ints: {numbers}")
     limit = INT_MAX + 1 if topic.only else PARTITIONS_MAX
-    rising = all(before < after for before, after in pairwise((*topic.only, topic.partitions)))
-    if not rising or topic.partitions < 1 or min(numbers) < 0 or max(numbers) > limit:
+    are_rising = all(before < after for before, after in pairwise((*topic.only, topic.partitions)))
+    if not are_rising or topic.partitions < 1 or min(numbers) < 0 or max(numbers) > limit:
         found = f"partitions {topic.partitions}, growing {topic.growing}, only {topic.only}"
         raise InvalidPartitionsError(
             f"partitions of the topic {topic.name!r}", expected=f"1 to {limit}", found=found
@@ -265,7 +265,7 @@ class TopicRegistry:
         """Read the file; if there was never one, there are no topics.
 
         Raises ForeignDirectoryError for a damaged file, UnsupportedFormatError for a newer one,
-        StorageError for one that is gone (TOPIC-6); then the registry is unchanged.
+        StorageError for one that is gone; then the registry is unchanged.
         """
         # before the read: a change in between is detected by the next refresh
         signature = self._sign()
@@ -286,16 +286,16 @@ class TopicRegistry:
         WORD_TRUST_NS.
         """
         word = self.word()
-        now = time.monotonic_ns()
-        if word == self._word and not word & 1 and now < self._trusted_ns:
+        now_ns = time.monotonic_ns()
+        if word == self._word and not word & 1 and now_ns < self._trusted_ns:
             return False
         with Guard(self._mutex.release, self._mutex.acquire):
             # before the read: what changes in between is noticed by the next refresh
             word = self.word()
-            changed = self._refresh_by_file()
+            was_read = self._refresh_by_file()
             self._word = word
-            self._trusted_ns = now + WORD_TRUST_NS
-        return changed
+            self._trusted_ns = now_ns + WORD_TRUST_NS
+        return was_read
 
     def _refresh_by_file(self) -> bool:
         if not self.has_changed():
@@ -321,22 +321,22 @@ class TopicRegistry:
             return topic
         if topic is None and not isinstance(name, str):
             raise TypeError(f"the name of a topic is a str, not {type(name).__name__}: {name!r}")
-        why = (
-            "is being created"
-            if topic and topic.state == "creating"
-            else "is being deleted"
-            if topic
-            else "is unknown"
-        )
-        hint = "" if topic else self._hint(name)
-        raise UnknownTopicOrPartitionError(f"topic {name!r} {why}{hint}", path=self.path.parent)
+        if topic is None:
+            reason = f"is unknown; {self._hint_for(name)}"
+        elif topic.state == "creating":
+            reason = "is being created"
+        else:
+            reason = "is being deleted"
+        raise UnknownTopicOrPartitionError(f"topic {name!r} {reason}", path=self.path.parent)
 
-    def _hint(self, name: str) -> str:
+    def _hint_for(self, name: str) -> str:
         """A hint for an unknown topic: a similar name, or how to create a topic."""
         if not _NAME.fullmatch(name):
-            return "; this name is not valid: for a pattern use consumer().subscribe(pattern=…)"
-        near = nearest(name, self.names())
-        return f"; did you mean {near[0]!r}?" if near else "; create_topic() creates it"
+            return "this name is not valid: for a pattern use consumer().subscribe(pattern=…)"
+        similar = nearest(name, self.names())
+        if similar:
+            return f"did you mean {similar[0]!r}?"
+        return "create_topic() creates it"
 
     def names(self) -> list[str]:
         """Names of all usable topics, sorted, including internal ones."""
@@ -346,7 +346,7 @@ class TopicRegistry:
         """Every topic in every state, by name."""
         return [topic for _, topic in sorted(self.content.topics.items())]
 
-    def unfinished(self) -> list[Topic]:
+    def list_unfinished(self) -> list[Topic]:
         """Topics whose creation, growth or deletion was interrupted, or is in progress under the
         directory lock.
         """
@@ -381,14 +381,13 @@ class TopicRegistry:
         self, topics: dict[str, Topic], removed: tuple[str, ...], beside: Sequence[Path] = ()
     ) -> None:
         for topic in topics.values():
-            _check(topic)
+            _check_topic(topic)
         self._refresh_by_file()
         content = self._content_with(topics, removed)
         self.moving(False)
         try:
-            files.write_atomically(
-                self.path, self._encode(content, {*topics, *removed}), self._mode, beside=beside
-            )
+            data = self._encode(content, {*topics, *removed})
+            files.write_atomically(self.path, data, self._mode, beside=beside)
         finally:
             self.moving(True)
         with Guard(self._mutex.release, self._mutex.acquire):
@@ -412,7 +411,7 @@ class TopicRegistry:
             elif old is not new and old != new:
                 self._entries.put(name, _encode_topic(new))
         self._encoded = content.topics
-        return _FILE.encode(content.generation, {"topics": self._entries.encoded()}, content.others)
+        return _FILE.encode(content.generation, {"topics": self._entries.encode()}, content.others)
 
     def _content_with(self, topics: dict[str, Topic], removed: tuple[str, ...]) -> _Content:
         content = self.content
@@ -427,7 +426,9 @@ class TopicRegistry:
 
     def _sign(self) -> tuple[int, ...]:
         facts = files.facts_of(self._name)
-        return () if facts is None else (facts.device, facts.inode, facts.modified_ns, facts.size)
+        if facts is None:
+            return ()
+        return facts.device, facts.inode, facts.modified_ns, facts.size
 
 
 def _decode(path: Path, data: bytes) -> _Content:
@@ -440,4 +441,4 @@ def _decode(path: Path, data: bytes) -> _Content:
 
 
 def _unfinished_names(topics: Mapping[str, Topic]) -> frozenset[str]:
-    return frozenset(name for name, topic in topics.items() if not topic.finished)
+    return frozenset(name for name, topic in topics.items() if not topic.is_finished)

@@ -1,8 +1,8 @@
 """Defines the values that public calls take and return.
 
-TYPES-1  a value is immutable, compares by content and can be pickled: it contains no handle
-TYPES-2  a position and a committed offset are the offset of the *next* record
-TYPES-3  times are integers, milliseconds since 1970 UTC; -1 means "none", as in Kafka's files
+- A value is immutable, compares by content and can be pickled: it contains no handle.
+- A position and a committed offset are the offset of the *next* record.
+- Times are integers, milliseconds since 1970 UTC; -1 means "none", as in Kafka's files.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TopicPartition(_TopicPartition):
                 f"{topic!r:.100}"
             )
         if type(partition) is not int:
-            partition = _whole(partition, topic)
+            partition = _to_int(partition, topic)
         return tuple.__new__(cls, (topic, partition))
 
 
@@ -78,24 +78,24 @@ def _runs(numbers: list[int]) -> str:
     return ",".join("-".join(map(str, run)) for run in runs)
 
 
-def _whole(number: object, topic: object) -> int:
+def _to_int(number: object, topic: object) -> int:
     """An int from another integer type, such as numpy's."""
     if not isinstance(number, bool):
         with contextlib.suppress(TypeError):
             return operator.index(number)  # type: ignore[arg-type]
-    found = f"{number!r:.50} of {topic!r:.300}"
     raise TypeError(
-        f"the partition of a TopicPartition is an int, not {type(number).__name__}: found {found}"
+        f"the partition of a TopicPartition is an int, not {type(number).__name__}: found "
+        f"{number!r:.50} of {topic!r:.300}"
     )
 
 
-def topic_partition(given: object) -> TopicPartition:
+def topic_partition(value: object) -> TopicPartition:
     """A TopicPartition from one, or from a plain pair. Raises TypeError for any other value."""
-    if isinstance(given, TopicPartition):
-        return given
-    if isinstance(given, tuple) and len(given) == 2:
-        return TopicPartition(*given)
-    raise TypeError(f"a partition is given as TopicPartition(topic, partition), not {given!r:.100}")
+    if isinstance(value, TopicPartition):
+        return value
+    if isinstance(value, tuple) and len(value) == 2:
+        return TopicPartition(*value)
+    raise TypeError(f"a partition is given as TopicPartition(topic, partition), not {value!r:.100}")
 
 
 def topic_partitions(given: Iterable[object]) -> list[TopicPartition]:
@@ -202,14 +202,12 @@ class RecordMetadata(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
-def _absent(metadata: object, name: str) -> NoReturn:
+def _raise_absent(metadata: object, name: str) -> NoReturn:
     """The AttributeError of RecordMetadata, with a hint for names of other clients."""
-    hint = (
-        "; the sender has key, value and headers"
-        if name == "checksum" or name.startswith("serialized_")
-        else ""
-    )
-    raise AttributeError(f"a RecordMetadata has no attribute {name}{hint}", name=name, obj=metadata)
+    message = f"a RecordMetadata has no attribute {name}"
+    if name == "checksum" or name.startswith("serialized_"):
+        message += "; the sender has key, value and headers"
+    raise AttributeError(message, name=name, obj=metadata)
 
 
-setattr(RecordMetadata, "__getattr__", _absent)  # noqa: B010  (unknown to type checkers, which refuse the names)
+setattr(RecordMetadata, "__getattr__", _raise_absent)  # noqa: B010  (unknown to type checkers, which refuse the names)

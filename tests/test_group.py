@@ -284,8 +284,8 @@ def test_who_was_evicted_does_not_come_back_under_its_old_name_unawares() -> Non
 
 @pytest.mark.parametrize("old", [preparing(A, B), completing(A, B), stable(A, B), stable(B, A)])
 def test_who_comes_under_another_id_is_not_waited_for_under_the_old_one(old: Group) -> None:
-    """Its leaving was lost, or it does not know that it has joined: the old id exists as long as
-    the new one does.
+    """MEMBER-1: its leaving was lost, or it does not know that it has joined. The old id exists as
+    long as the new one does.
     """
     same = replace(C, process_slot=A.process_slot)
     group = taken(rules.join(old, same, Limits(max_size=2), LATER))

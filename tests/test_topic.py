@@ -105,7 +105,7 @@ def test_topics_are_there_again_for_the_next_process(tmp_path: Path) -> None:
     assert second.get("events") == kept
     assert second.get("gone") is None
     assert second.names() == ["events", "growing"]
-    assert [each.name for each in second.unfinished()] == ["growing", "new"]
+    assert [each.name for each in second.list_unfinished()] == ["growing", "new"]
     assert second.generation == first.generation == 2
     assert (list(kept.numbers), list(growing.numbers)) == ([0, 2], [0, 1, 2, 3])
 
@@ -407,9 +407,9 @@ def test_random_changes_of_two_processes_and_failed_ones(
         read = registry(tmp_path)
         assert read.all() == one.all() == [known[name] for name in sorted(known)]
         assert (
-            read.unfinished()
-            == one.unfinished()
-            == [each for each in read.all() if not each.finished]
+            read.list_unfinished()
+            == one.list_unfinished()
+            == [each for each in read.all() if not each.is_finished]
         )
 
 

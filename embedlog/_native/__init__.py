@@ -6,8 +6,8 @@ and tail. `objects` is `_rows`. `api` has the declarations. `testing` exists onl
 The package must not know topics or clients. It exports the modules `codec`, `system` and `calls`,
 and the extension `_rows`.
 
-NATIVEPY-1  only this package uses `lib` and `ffi`; its functions are typed Python
-NATIVEPY-2  a pointer lives as long as its call; the GIL is released during every call into `_core`
+- Only this package uses `lib` and `ffi`; its functions are typed Python.
+- A pointer lives as long as its call; the GIL is released during every call into `_core`.
 
 The types of `_rows` and numpy belong to the first interpreter of the process that loads them.
 Another one is refused at once.
@@ -19,6 +19,5 @@ from embedlog.errors import UnsupportedPlatformError
 if _rows.is_in_another_interpreter():
     raise UnsupportedPlatformError(
         "embedlog runs in one interpreter of a process only, as numpy does, and another one has "
-        "loaded it: use processes; "
-        "in mod_wsgi, WSGIApplicationGroup %{GLOBAL}"
+        "loaded it: use processes; in mod_wsgi, WSGIApplicationGroup %{GLOBAL}"
     )

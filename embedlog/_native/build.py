@@ -1,13 +1,13 @@
 """Builds `_core` from the C files of `codec`, `system` and `log`, declared by the headers of `api`.
 
-BUILD-1  a header of `api` has no directives (except `native.h`, which includes the others): cffi
-    and the C compiler read the same text
-BUILD-2  one binary per platform, not one per Python: the limited API. A free-threaded Python, which
-    has none before 3.15, needs a binary of its own
-BUILD-3  release builds never fail on a warning of a newer compiler; EMBEDLOG_STRICT=1,
-    EMBEDLOG_SANITIZE=1 (address, undefined) and EMBEDLOG_SANITIZE=thread are for development
-BUILD-4  fault injection and mutants (`testing`) exist only in the test build:
-    EMBEDLOG_TEST_BUILD=1, or an editable install without EMBEDLOG_TEST_BUILD=0; a wheel has neither
+- A header of `api` has no directives (except `native.h`, which includes the others): cffi and the C
+  compiler read the same text.
+- There is one binary per platform, not one per Python: the limited API. A free-threaded Python, which
+  has none before 3.15, needs a binary of its own.
+- Release builds never fail on a warning of a newer compiler; EMBEDLOG_STRICT=1, EMBEDLOG_SANITIZE=1
+  (address, undefined) and EMBEDLOG_SANITIZE=thread are for development.
+- Fault injection and mutants (`testing`) exist only in the test build: EMBEDLOG_TEST_BUILD=1, or an
+  editable install without EMBEDLOG_TEST_BUILD=0; a wheel has neither.
 """
 
 from __future__ import annotations
@@ -45,9 +45,13 @@ def is_test_build() -> bool:
     """Whether the core contains fault injection and mutants: EMBEDLOG_TEST_BUILD decides; the
     default is an editable install.
     """
-    return (
-        os.environ.get("EMBEDLOG_TEST_BUILD", "1" if "editable_wheel" in sys.argv else "0") == "1"
-    )
+    default = "1" if "editable_wheel" in sys.argv else "0"
+    return os.environ.get("EMBEDLOG_TEST_BUILD", default) == "1"
+
+
+def is_strict_build() -> bool:
+    """Whether a warning of the compiler is an error."""
+    return os.environ.get("EMBEDLOG_STRICT") == "1"
 
 
 def compile_flags() -> list[str]:
@@ -55,9 +59,10 @@ def compile_flags() -> list[str]:
     test build.
     """
     flags = list(FLAGS)
-    if os.environ.get("EMBEDLOG_STRICT") == "1":
+    if is_strict_build():
         flags += STRICT_FLAGS
-    if (sanitizers := os.environ.get("EMBEDLOG_SANITIZE", "")) in SANITIZE_FLAGS:
+    sanitizers = os.environ.get("EMBEDLOG_SANITIZE", "")
+    if sanitizers in SANITIZE_FLAGS:
         flags += [*SANITIZE_FLAGS[sanitizers], *READABLE_FLAGS]
     if is_test_build():
         flags += TEST_FLAGS
@@ -82,9 +87,15 @@ def declarations() -> str:
     return "\n".join(path.read_text(encoding="utf-8") for path in headers)
 
 
-def make() -> FFI:
+def make_builder() -> FFI:
     builder = FFI()
     builder.cdef(declarations())
+    options: dict[str, object] = {}
+    if STABLE_ABI:
+        options["py_limited_api"] = True
+    elif is_strict_build():
+        # cffi 2 defines it for a free-threaded Python twice, in two ways; the compiler warns
+        options["undef_macros"] = ["_CFFI_NO_LIMITED_API"]
     builder.set_source(
         "embedlog._native._core",
         '#include "api/native.h"\n',
@@ -95,13 +106,9 @@ def make() -> FFI:
         extra_compile_args=compile_flags(),
         extra_link_args=link_flags(),
         libraries=["pthread"],
-        **({"py_limited_api": True} if STABLE_ABI else {}),  # without the GIL cffi decides
-        # cffi 2 defines it for a free-threaded Python twice, in two ways; the compiler warns
-        undef_macros=["_CFFI_NO_LIMITED_API"]
-        if not STABLE_ABI and os.environ.get("EMBEDLOG_STRICT") == "1"
-        else [],
+        **options,
     )
     return builder
 
 
-ffi = make()
+ffi = make_builder()

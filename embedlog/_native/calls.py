@@ -1,10 +1,9 @@
 """System calls, fault injection, locks on files and heartbeats of the C core; `system` exports the
 same names.
 
-CALLS-1  results are numbers; a negative code below -1000 is a system error: ``errno_of`` returns
-    its errno
-CALLS-2  every wait that may be long is divided into slices of at most 50 ms, so that Ctrl-C and
-    SIGTERM are handled
+- Results are numbers; a negative code below -1000 is a system error: ``errno_of`` returns its errno.
+- Every wait that may be long is divided into slices of at most 50 ms, so that Ctrl-C and SIGTERM are
+  handled.
 """
 
 from __future__ import annotations
@@ -119,16 +118,20 @@ CALLS: Final = (
     "list",
     "point",
 )
-# the names of the enumeration `el_action` by their numbers
+_ACTIONS_OF_C: Final[Mapping[str, int]] = (
+    ffi.typeof("enum el_action").relements if TEST_BUILD else {}
+)
+# the numbers of the enumeration `el_action`, by name
 ACTIONS: Final[Mapping[str, int]] = {
-    name.removeprefix("EL_FAULT_").lower(): number
-    for name, number in (ffi.typeof("enum el_action").relements if TEST_BUILD else {}).items()
+    name.removeprefix("EL_FAULT_").lower(): number for name, number in _ACTIONS_OF_C.items()
 }
 
 
 def errno_of(code: int) -> int:
     """The errno in a negative code of the core, 0 if there is none."""
-    return -code - 1000 if code <= -1000 else 0
+    if code > -1000:
+        return 0
+    return -code - 1000
 
 
 # ---- faults --------------------------------------------------------------------------------------
@@ -177,7 +180,9 @@ def record_to(fd: int) -> None:
 
 def point(name: str) -> int:
     """A named place where a fault can be injected; 0 outside the test build."""
-    return int(lib.el_point(name.encode())) if TEST_BUILD else 0
+    if not TEST_BUILD:
+        return 0
+    return int(lib.el_point(name.encode()))
 
 
 # ---- calls ---------------------------------------------------------------------------------------
@@ -209,18 +214,20 @@ assert _FACTS.size == ffi.sizeof("el_file_facts")
 _as_facts: Final[Callable[[tuple[int, ...]], Facts]] = partial(tuple.__new__, Facts)
 
 
-def _facts(code: int, found: Any) -> Facts | int:
-    return code if code < 0 else _as_facts(_FACTS.unpack(ffi.buffer(found)))
+def _decode_facts(code: int, raw: Any) -> Facts | int:
+    return code if code < 0 else _as_facts(_FACTS.unpack(ffi.buffer(raw)))
 
 
 def facts(fd: int) -> Facts | int:
-    found = ffi.new("el_file_facts *")
-    return _facts(lib.el_facts(fd, found), found)
+    """Facts of an open file, or a negative code."""
+    raw = ffi.new("el_file_facts *")
+    return _decode_facts(lib.el_facts(fd, raw), raw)
 
 
 def facts_of(path: str) -> Facts | int:
-    found = ffi.new("el_file_facts *")
-    return _facts(lib.el_facts_of(path.encode(*_ENCODING), found), found)
+    """Facts of a file by its name, of a link itself, or a negative code."""
+    raw = ffi.new("el_file_facts *")
+    return _decode_facts(lib.el_facts_of(path.encode(*_ENCODING), raw), raw)
 
 
 def open_file(path: str, flags: int, mode: int) -> int:
@@ -295,7 +302,10 @@ def rmdir(path: str) -> int:
 
 
 def list_hook(path: str) -> int:
-    return int(lib.el_list_hook(os.fsencode(path))) if TEST_BUILD else 0
+    """A place where a fault of a listing can be injected; 0 outside the test build."""
+    if not TEST_BUILD:
+        return 0
+    return int(lib.el_list_hook(os.fsencode(path)))
 
 
 def filesystem(path: str) -> int:
@@ -306,9 +316,9 @@ def mount_id(path: str) -> int:
     """The id of the mount of a path, unique in a boot; 0 before Linux 6.8, which has none; or a
     negative code.
     """
-    found = ffi.new("uint64_t *")
-    code = int(lib.el_mount(os.fsencode(path), found))
-    return int(found[0]) if code > 0 else code
+    mount = ffi.new("uint64_t *")
+    code = int(lib.el_mount(os.fsencode(path), mount))
+    return int(mount[0]) if code > 0 else code
 
 
 def created_ns(fd: int) -> int:
@@ -410,8 +420,8 @@ class Heartbeat:
     """A native thread that writes the heartbeats of a process slot. `code` is below 0 if it could
     not start. Threads: any.
 
-    The thread ends before its memory is freed: with `end`, or with the last reference. `expired`
-    reads memory and clock without a call into the core, as it is checked for every record.
+    The thread ends before its memory is freed: with `end`, or with the last reference.
+    `is_expired` reads memory and clock without a call into the core, as it is checked for every record.
     """
 
     def __init__(
@@ -443,11 +453,11 @@ class Heartbeat:
         return int(self._raw.good_until_ns)
 
     @property
-    def expired(self) -> bool:
+    def is_expired(self) -> bool:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= int(self._raw.good_until_ns)
 
     @property
-    def left(self) -> bool:
+    def has_left(self) -> bool:
         return bool(lib.el_lease_left(self._raw))
 
     def age(self, ns: int) -> bool:
@@ -457,10 +467,10 @@ class Heartbeat:
         with self._mutex:
             return bool(lib.el_lease_age(self._raw, ns))
 
-    def polling(self) -> bool:
+    def begin_poll(self) -> bool:
         return bool(lib.el_lease_polling(self._raw))
 
-    def polled(self) -> bool:
+    def end_poll(self) -> bool:
         return bool(lib.el_lease_polled(self._raw))
 
     def renew(self) -> int:

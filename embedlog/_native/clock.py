@@ -1,10 +1,10 @@
 """The clock of timestamps, retention and expiry in this process, and the moves that tests make with
 it.
 
-CLOCK-1  waits, deadlines, locks and heartbeats use the clocks of the kernel, which nothing moves
-CLOCK-2  both extensions stamp records: a move sets the wall clock of both
-CLOCK-3  the elapsed time of open transactions and idle producers is counted on a monotonic clock
-    plus `advanced_ns`
+- Waits, deadlines, locks and heartbeats use the clocks of the kernel, which nothing moves.
+- Both extensions stamp records: a move sets the wall clock of both.
+- The elapsed time of open transactions and idle producers is counted on a monotonic clock plus
+  `advanced_ns`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def shift_wall(ms: int) -> None:
     """Shift the wall clock of this process against that of the kernel."""
     global _shift_ms
     _shift_ms = ms
-    _set()
+    _set_clocks()
 
 
 def freeze_wall(ms: int | None) -> None:
@@ -31,17 +31,18 @@ def freeze_wall(ms: int | None) -> None:
     """
     global _frozen_ms
     _frozen_ms = -1 if ms is None else ms
-    _set()
+    _set_clocks()
 
 
-def _set() -> None:
+def _set_clocks() -> None:
+    """Set the wall clock of both extensions."""
     _core.lib.el_shift_wall(_shift_ms)
     _core.lib.el_freeze_wall(_frozen_ms)
     _rows.set_wall_clock(_shift_ms, _frozen_ms)
 
 
 def advance(ns: int) -> None:
-    """Count `ns` more as elapsed, for timeouts that are no waits (CLOCK-3)."""
+    """Count `ns` more as elapsed, for timeouts that are no waits."""
     global _advanced_ns
     _advanced_ns += ns
 

@@ -1,8 +1,8 @@
 """Python calls of the codec in `_core`: take numpy arrays, return numbers and filled arrays.
 
-CODEC-1  these functions only convert arguments and results: sizes, columns and errors are chosen by
-    the callers
-CODEC-2  every array stays referenced during the call of C that uses it
+- These functions only convert arguments and results: sizes, columns and errors are chosen by the
+  callers.
+- Every array stays referenced during the call of C that uses it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ LEGACY: int = lib.EL_LEGACY
 
 def pointer(kind: str, array: Any) -> Any:
     """A typed pointer to the memory of an array, which it keeps alive; NULL for None."""
-    return ffi.NULL if array is None else ffi.from_buffer(kind, array)
+    if array is None:
+        return ffi.NULL
+    return ffi.from_buffer(kind, array)
 
 
 # ---- checksums and hashes ------------------------------------------------------------------------
@@ -96,7 +98,8 @@ def set_bytes(to: Any, data: Any, offsets: Any, validity: Any, validity_offset: 
     return pins
 
 
-def partitions(keys: tuple[Any, Any, Any, int], count: int, out: Any) -> int:
+def assign_partitions(keys: tuple[Any, Any, Any, int], count: int, out: Any) -> int:
+    """Write the partition of each key into `out`; a negative code for offsets that are not valid."""
     column = ffi.new("el_bytes *")
     pins = set_bytes(column, *keys)
     result = int(lib.el_partitions(column, count, ffi.from_buffer("int32_t[]", out)))
@@ -133,18 +136,18 @@ class Encoder:
         self._pins: list[Any] = []
         self._count = ffi.new("int64_t *")
 
-    def column(
+    def set_column(
         self, name: str, data: Any, offsets: Any, validity: Any, validity_offset: int
     ) -> None:
         self._pins += set_bytes(
             getattr(self._state, name), data, offsets, validity, validity_offset
         )
 
-    def array(self, name: str, kind: str, array: Any) -> None:
+    def set_array(self, name: str, kind: str, array: Any) -> None:
         self._pins.append(pointer(kind, array))
         setattr(self._state, name, self._pins[-1])
 
-    def timestamp(self, timestamp_ms: int) -> None:
+    def set_timestamp(self, timestamp_ms: int) -> None:
         self._state.timestamp = timestamp_ms
 
     @property
@@ -266,14 +269,14 @@ class Digests:
                 self._file, number, view, len(view), rows, len(batches), after, problem
             )
         )
-        bad = None
+        difference = None
         if problem.what == lib.EL_BAD_DIGEST:
-            bad = (
+            difference = (
                 int(problem.position),
                 problem.expected & (2**64 - 1),
                 problem.found & (2**64 - 1),
             )
-        return following, (int(after.position), int(after.agreed), int(after.digest)), bad
+        return following, (int(after.position), int(after.agreed), int(after.digest)), difference
 
 
 def digests_before(data: Any, batches: Any, digest: int, out: Any) -> int:
@@ -296,13 +299,13 @@ def digest_record(base: int, number: int, position: int, digest: int) -> bytes:
 # ---- decoding ------------------------------------------------------------------------------------
 
 
-def window(start_offset: int, end_offset: int, start_ms: int, end_ms: int) -> Any:
-    made = ffi.new("el_window *")
-    made.start_offset = start_offset
-    made.end_offset = end_offset
-    made.start_ms = start_ms
-    made.end_ms = end_ms
-    return made
+def make_window(start_offset: int, end_offset: int, start_ms: int, end_ms: int) -> Any:
+    window = ffi.new("el_window *")
+    window.start_offset = start_offset
+    window.end_offset = end_offset
+    window.start_ms = start_ms
+    window.end_ms = end_ms
+    return window
 
 
 HAS_CONTROL: int = lib.EL_HAS_CONTROL

@@ -1,14 +1,11 @@
-"""Contains numpy, which is imported at its first use: that takes longer than a program needs to
-append its first record.
+"""Imports numpy at its first use: that takes longer than a program needs to append its first record.
 
-NUMPY-1  a module of the package writes `from embedlog._native.lazy_numpy import np`, and uses numpy
-    inside functions only
-NUMPY-2  an import that fails, such as one without a free descriptor, is a StorageError: it can
-    happen in the middle of a read
-NUMPY-3  a numpy that is half imported stays so. A fork waits for an import. The main thread, where
-    signals are handled, leaves it to another thread: an interrupt ends the wait, not the import
-NUMPY-4  `load` imports it in a pause, before a use that should not wait for it. An error is left to
-    that use
+- A module of the package writes `from embedlog._native.lazy_numpy import np`, and uses numpy inside
+  functions only.
+- An import that fails, such as one without a free descriptor, is a StorageError: it can happen in the
+  middle of a read.
+- A numpy that is half imported stays so. A fork waits for an import. The main thread, where signals
+  are handled, leaves it to another thread: an interrupt ends the wait, not the import.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from embedlog._native.threads import uninterrupted
+from embedlog._native.threads import call_uninterrupted
 from embedlog.errors import StorageError
 
 __all__ = ["load", "np"]
@@ -30,17 +27,18 @@ os.register_at_fork(
 )
 
 
-def _import_held() -> None:
+def _import_exclusively() -> None:
+    """Import numpy, while no other thread forks this process."""
     with _importing:
         import numpy  # noqa: F401
 
 
 def _import_numpy() -> None:
-    """Import numpy, if it is not imported yet (NUMPY-3). Raises what the import raises."""
+    """Import numpy, if it is not imported yet. Raises what the import raises."""
     module = sys.modules.get("numpy")
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         return
-    uninterrupted(_import_held)
+    call_uninterrupted(_import_exclusively)
 
 
 if TYPE_CHECKING:
@@ -67,6 +65,8 @@ else:
 
 
 def load() -> None:
-    """Import numpy now (NUMPY-4). Cheap after the first call."""
+    """Import numpy now, in a pause, before a use that should not wait for it. An error is left to
+    that use. Cheap after the first call.
+    """
     with contextlib.suppress(StorageError):
         _ = np.ndarray

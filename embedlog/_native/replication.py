@@ -1,8 +1,8 @@
 """The replica state of control pages, the copy of a leader's batches, and the commit, in the C
 core.
 
-NATIVEREPLICA-1  results are numbers, codes are those of the C core (``api/replica.h``,
-    ``api/log.h``); it knows no topics
+Results are numbers, codes are those of the C core (``api/replica.h``, ``api/log.h``). This module
+knows no topics.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ def read(page: Page) -> tuple[Published, Replica] | None:
     """The published tuple and the replica state of one publication; None if the page is not
     readable.
     """
-    found = getattr(page.local, "both", None)
-    if found is None:
-        found = page.local.both = _buffers()
-    raw, tuple_at, replica_at = found
+    buffers = getattr(page.local, "both", None)
+    if buffers is None:
+        buffers = page.local.both = _make_buffers()
+    raw, tuple_at, replica_at = buffers
     if lib.el_page_read_replica(page.raw, tuple_at, replica_at) < 0:
         return None
     # in one step: a signal handler that reads this page may run before it
@@ -80,7 +80,7 @@ def read(page: Page) -> tuple[Published, Replica] | None:
     return as_published(fields[:_PUBLISHED_COUNT]), _as_replica(fields[_PUBLISHED_COUNT:])
 
 
-def _buffers() -> tuple[Any, Any, Any]:
+def _make_buffers() -> tuple[Any, Any, Any]:
     """A buffer for both, and where each of them is."""
     block = ffi.new("uint8_t[]", _BOTH.size)
     return (
@@ -166,20 +166,18 @@ class Members:
 
     def __init__(self, members: Sequence[Member]) -> None:
         self._members = list(members)  # referenced while the C core may read them
-        self._paths = [ffi.new("char[]", os.fsencode(each.path)) for each in members]
-        self._raw = ffi.new(
-            "el_member[]",
-            [
-                {
-                    "page": each.page.raw,
-                    "path": path,
-                    "device": each.device,
-                    "inode": each.inode,
-                    "node_slot": each.slot,
-                }
-                for each, path in zip(members, self._paths, strict=True)
-            ],
-        )
+        self._paths = [ffi.new("char[]", os.fsencode(member.path)) for member in members]
+        raw_members = [
+            {
+                "page": member.page.raw,
+                "path": path,
+                "device": member.device,
+                "inode": member.inode,
+                "node_slot": member.slot,
+            }
+            for member, path in zip(members, self._paths, strict=True)
+        ]
+        self._raw = ffi.new("el_member[]", raw_members)
         self._mark = ffi.new("int64_t *")
 
     def commit(self, writer: Writer, node_slot: int, epoch: int) -> tuple[int, int]:
@@ -210,19 +208,20 @@ class Together:
         requires no larger one. `probes`: of the disks of all of them, at most `probe.COUNT_MAX`;
         without them only disks that have answered a moment ago are written together.
         """
+        leader_slot, leader_writer = leader
         # referenced while the C core may use them
-        self.writers = (leader[1], *(writer for _, writer in followers))
+        self.writers = (leader_writer, *(writer for _, writer in followers))
         self._probes = tuple(probes)
         self._raw_probes = ffi.new("el_probe *[]", [probe.raw for probe in probes])
         for slot, writer in followers:
             writer.raw.replicated = 1
             writer.raw.node_slot = slot
-        require_leader(leader[1], leader[0], epoch, all_in_sync=needed)
+        require_leader(leader_writer, leader_slot, epoch, all_in_sync=needed)
         self._followers = ffi.new("el_writer *[]", [writer.raw for _, writer in followers])
         self._raw = ffi.new(
             "el_together *",
             {
-                "leader": leader[1].raw,
+                "leader": leader_writer.raw,
                 "followers": self._followers,
                 "count": len(followers),
                 "epoch": epoch,
@@ -259,7 +258,7 @@ class Together:
         """
         return int(self._raw.answered_ns)
 
-    def answered(self, at_ns: int) -> None:
+    def note_answer(self, at_ns: int) -> None:
         """The followers had all records at this time (boot clock): the next appends are made to all
         of them.
         """

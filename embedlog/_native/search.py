@@ -1,6 +1,6 @@
 """Python calls of the byte search in `_core`: whole buffers, and rows of columns.
 
-SEARCHCALL-1  the interpreter's lock is released during a search; every array stays referenced
+The interpreter's lock is released during a search; every array stays referenced.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ def find(data: Any, needle: bytes, fold: bool) -> int:
 
 
 def mark_rows(
-    data: Any, offsets: NDArray[np.int32], needle: bytes, fold: bool, found: NDArray[np.bool_]
+    data: Any, offsets: NDArray[np.int32], needle: bytes, fold: bool, marks: NDArray[np.bool_]
 ) -> int:
-    """Set `found` for the rows of a column that contain the needle, and return their number.
+    """Set `marks` for the rows of a column that contain the needle, and return their number.
     REQUIRES as `find`.
     """
     view = ffi.from_buffer("uint8_t[]", data)
-    places = ffi.from_buffer("int32_t[]", offsets)
-    marks = ffi.from_buffer("uint8_t[]", found, require_writable=True)
+    starts = ffi.from_buffer("int32_t[]", offsets)
+    out = ffi.from_buffer("uint8_t[]", marks, require_writable=True)
     count = lib.el_find_rows(
-        view, len(view), places, len(offsets) - 1, needle, len(needle), fold, marks
+        view, len(view), starts, len(offsets) - 1, needle, len(needle), fold, out
     )
     assert count >= 0, "the offsets of a decoded column rise"
     return int(count)

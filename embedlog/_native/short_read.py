@@ -1,7 +1,6 @@
 """Python calls of the reads around one offset in `_core`.
 
-SHORTREAD-1  a result that is not a count of batches leaves the read to the general reader, which
-    finds out why
+A result that is not a count of batches leaves the read to the general reader, which finds out why.
 """
 
 from __future__ import annotations
@@ -96,9 +95,12 @@ class Point:
         flags: int,
         times: tuple[int, int],
     ) -> None:
-        page, fixed = (
-            (state.raw, ffi.NULL) if isinstance(state, Page) else (ffi.NULL, tuple_of(state))
-        )
+        if isinstance(state, Page):
+            page = state.raw
+            fixed = ffi.NULL
+        else:
+            page = ffi.NULL
+            fixed = tuple_of(state)
         self.raw = ffi.new("el_place *")
         self.raw.segment = ffi.new("el_short_read *", segment)[0]
         self.raw.page = page
@@ -110,7 +112,7 @@ class Point:
         self._referenced = state, fixed  # while this object may read them
 
 
-def placed() -> Any:
+def make_placed() -> Any:
     """An `el_placed` for one read."""
     return ffi.new("el_placed *")
 

@@ -1,10 +1,9 @@
 """Control pages, the append and the tail of the C core, and the names of `calls`.
 
-SYSTEM-1  this module knows no topics; results are numbers, codes are those of the C core
-    (``api/log.h``)
-SYSTEM-2  a negative code below -1000 is a system error: ``errno_of`` returns its errno
-SYSTEM-3  pointers live as long as the object here that made them. A closed page reads as zeros, and
-    its file is no longer in use: immediately, or when the last `pin` ends
+- This module knows no topics; results are numbers, codes are those of the C core (``api/log.h``).
+- A negative code below -1000 is a system error: ``errno_of`` returns its errno.
+- Pointers live as long as the object here that made them. A closed page reads as zeros, and its file
+  is no longer in use: immediately, or when the last `pin` ends.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ def identity(incarnation: bytes, topic_id: bytes, partition: int, device: int, i
     )
 
 
-def _written(code: int) -> None:
+def _check_written(code: int) -> None:
     """Raises StorageError: locking or writing a private copy can fail."""
     if code < 0:
         raise StorageError("cannot change a control page", errno=errno_of(code) or errno.EIO)
@@ -134,7 +133,10 @@ class Page:
 
     def __init__(self, fd: int, writable: bool, locked: bool = False) -> None:
         error = ffi.new("int32_t *")
-        raw = lib.el_copy_page(fd, writable, error) if locked else lib.el_map(fd, writable, error)
+        if locked:
+            raw = lib.el_copy_page(fd, writable, error)
+        else:
+            raw = lib.el_map(fd, writable, error)
         if error[0]:
             name = None
             with contextlib.suppress(OSError):  # for the message only
@@ -151,7 +153,7 @@ class Page:
         self._pins = 0
 
     def close(self) -> None:
-        """Stop using the page. Its file is unmapped now, or when the last `pin` ends (SYSTEM-3)."""
+        """Stop using the page. Its file is unmapped now, or when the last `pin` ends."""
         with self._closing:
             self.closed = True
             if not self._pins:
@@ -162,8 +164,10 @@ class Page:
         if it is closed.
         """
         with self._closing:
-            self._pins += not self.closed
-            return not self.closed
+            if self.closed:
+                return False
+            self._pins += 1
+            return True
 
     def unpin(self) -> None:
         with self._closing:
@@ -175,7 +179,7 @@ class Page:
         """VALID, FOREIGN, LOST, NEWER, DAMAGED or OLDER."""
         return int(lib.el_page_check(self.raw, expected))
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the memory shows a control page: other content means that the file was truncated
         or overwritten.
         """
@@ -187,8 +191,11 @@ class Page:
         return bytes(ffi.buffer(buffer.incarnation))
 
     def version(self) -> int:
+        """The version of embedlog's page format; -1 if the page is not readable."""
         buffer = ffi.new("el_identity *")
-        return int(buffer.version) if lib.el_page_identity(self.raw, buffer) == 0 else -1
+        if lib.el_page_identity(self.raw, buffer) != 0:
+            return -1
+        return int(buffer.version)
 
     def write(
         self, expected: Any, published: Published, durable: int, *, cache: int, flags: int = 0
@@ -239,29 +246,26 @@ class Page:
 
     def notify(self) -> None:
         """Change the notice word and wake its waiters, after a publication that they must read."""
-        _written(lib.el_page_notify(self.raw))
+        _check_written(lib.el_page_notify(self.raw))
 
     def publish(self, published: Published, directory: Page | None) -> None:
-        _written(
-            lib.el_page_publish(
-                self.raw, tuple_of(published), directory.raw if directory else ffi.NULL
-            )
-        )
+        shared = directory.raw if directory else ffi.NULL
+        _check_written(lib.el_page_publish(self.raw, tuple_of(published), shared))
 
     def word(self, word: int) -> int:
         return int(lib.el_page_word(self.raw, word))
 
     def set(self, word: int, value: int) -> None:
-        _written(lib.el_page_set(self.raw, word, value))
+        _check_written(lib.el_page_set(self.raw, word, value))
 
     def add(self, word: int, value: int) -> None:
-        _written(lib.el_page_add(self.raw, word, value))
+        _check_written(lib.el_page_add(self.raw, word, value))
 
-    def sleep(self, word: int, seen: int, deadline_ns: int) -> None:
-        """Sleep while a field equals `seen`, at most a millisecond: its owner may be killed before
+    def sleep(self, word: int, value: int, deadline_ns: int) -> None:
+        """Sleep while a field has this value, at most a millisecond: its owner may be killed before
         `wake`.
         """
-        lib.el_page_sleep(self.raw, word, seen, deadline_ns)
+        lib.el_page_sleep(self.raw, word, value, deadline_ns)
 
     def wake(self, word: int) -> None:
         """Wake the processes that sleep on a field."""
@@ -296,7 +300,7 @@ NULL: Final[Any] = ffi.NULL
 UNKNOWN_TOPICS: Final = -1  # odd, and no value of a topics word
 
 
-def known(producer_id: int) -> Any:
+def make_known(producer_id: int) -> Any:
     """An `el_known` without state."""
     return ffi.new("el_known *", {"producer_id": producer_id, "seen": -1, "epoch": -1})
 
@@ -314,7 +318,7 @@ class Ending:
 class Writer:
     """The descriptors and limits with which one process appends to one partition.
 
-    Threads: `append`, `begin`, `held` and `end` need the caller's own mutex; the OFD lock excludes
+    Threads: `append`, `begin`, `append_locked` and `end` need the caller's own mutex; the OFD lock excludes
     other processes.
     """
 
@@ -374,7 +378,7 @@ class Writer:
         self.raw.directory_lock_fd = fd
         self.raw.directory_lock_changed_ns = 0
 
-    def limits(
+    def set_limits(
         self,
         *,
         segment_bytes: int,
@@ -390,7 +394,7 @@ class Writer:
         raw.index_interval = index_interval
         raw.append_time = append_time
 
-    def segment(
+    def set_segment(
         self, base: int, log_fd: int, index_fd: int, time_fd: int, digest_fd: int, cuts: int = 0
     ) -> None:
         """Set the descriptors of a segment. `cuts`: WORD_CUTS, read before they were opened."""
@@ -449,17 +453,16 @@ class Writer:
     def use_count(self) -> int:
         """A number that changes with each append through this object."""
         raw = self.raw
-        found: int = raw.appended_records + raw.copied_bytes
-        return found
+        count: int = raw.appended_records + raw.copied_bytes
+        return count
 
     @property
     def addresses(self) -> tuple[int, int]:
         """Addresses of el_append and of its first argument, for the other extension; valid as long
         as this object.
         """
-        return int(ffi.cast("uintptr_t", ffi.addressof(lib, "el_append"))), int(
-            ffi.cast("uintptr_t", self.raw)
-        )
+        function = ffi.cast("uintptr_t", ffi.addressof(lib, "el_append"))
+        return int(function), int(ffi.cast("uintptr_t", self.raw))
 
     @property
     def segment_base(self) -> int:
@@ -469,7 +472,8 @@ class Writer:
     def begin(self, deadline_ns: int) -> int:
         return int(lib.el_append_begin(self.raw, deadline_ns))
 
-    def held(self, run: Buffer, start: int, rows: Any = None) -> int:
+    def append_locked(self, run: Buffer, start: int, rows: Any = None) -> int:
+        """As `append`, without the checks of `known`. REQUIRES `begin`."""
         with (
             ffi.from_buffer("uint8_t[]", run) as view,
             ffi.from_buffer("el_batch[]", b"" if rows is None else rows) as numbers,
@@ -480,8 +484,10 @@ class Writer:
                 )
             )
 
-    def marker(self, batch: Buffer, first_unstable: int, entry: bytes | None, index_fd: int) -> int:
-        """As `held`, for one marker; `entry` goes into the transaction index before the
+    def append_marker(
+        self, batch: Buffer, first_unstable: int, entry: bytes | None, index_fd: int
+    ) -> int:
+        """As `append_locked`, for one marker; `entry` goes into the transaction index before the
         publication. REQUIRES `begin`.
         """
         end = Ending(first_unstable, entry, index_fd)

@@ -1,4 +1,4 @@
-"""Contains what threads of ours start and end with. A Ctrl-C at any instruction leaves it usable.
+"""Starts and wakes threads of the library. A Ctrl-C at any instruction leaves all of it usable.
 
 `threading.Thread.start`, `threading.Event` and `threading.Condition` are Python code around a lock:
 an interrupt inside of them leaves that lock taken, and the thread at the other end waits for ever.
@@ -14,10 +14,10 @@ from functools import partial
 
 from embedlog._native.scope import Guard
 
-__all__ = ["Bell", "Flag", "start", "uninterrupted"]
+__all__ = ["Bell", "Flag", "call_uninterrupted", "start"]
 
 
-def uninterrupted(call: Callable[[], object]) -> None:
+def call_uninterrupted(call: Callable[[], object]) -> None:
     """Make a call that an interrupt must not leave half done. Raises what it raises.
 
     Signals are handled in the main thread. There another thread makes the call, and an interrupt
@@ -52,7 +52,7 @@ def start(thread: threading.Thread) -> None:
     `Thread.start` waits in a `threading.Event`. An interrupt there can keep its lock, and the
     thread then never begins.
     """
-    uninterrupted(thread.start)
+    call_uninterrupted(thread.start)
 
 
 class Bell:
@@ -100,9 +100,7 @@ class Flag:
     def wait(self, timeout_s: float) -> bool:
         """Whether the flag is set, now or within `timeout_s` seconds."""
         if not self._is_set:
-            with Guard(
-                self._sleep.release,
-                partial(self._sleep.acquire, timeout=min(timeout_s, threading.TIMEOUT_MAX)),
-            ):
+            timeout_s = min(timeout_s, threading.TIMEOUT_MAX)
+            with Guard(self._sleep.release, partial(self._sleep.acquire, timeout=timeout_s)):
                 pass
         return self._is_set

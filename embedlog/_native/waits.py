@@ -1,10 +1,10 @@
 """Waiting for records, notices and changes of the topics, on the futex words of control pages; and
 looking without a wait.
 
-WAITS-1  a wait of the main thread is divided into slices of at most 100 ms, so that Ctrl-C and
-    SIGTERM are handled
-WAITS-2  a wait may spin before it sleeps, until a time of its caller: it needs no wake then, and
-    takes a processor
+- A wait of the main thread is divided into slices of at most 100 ms, so that Ctrl-C and SIGTERM are
+  handled.
+- A wait may spin before it sleeps, until a time of its caller: it needs no wake then, and takes a
+  processor.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ def page_word_kind(position: int) -> int:
     return int(lib.el_page_word_kind(position))
 
 
-def _moved(directories: Sequence[tuple[Page, int]], notices: Sequence[tuple[Page, int]]) -> bool:
+def _is_changed(
+    directories: Sequence[tuple[Page, int]], notices: Sequence[tuple[Page, int]]
+) -> bool:
     """Whether a topics word or a notice word differs from the given value."""
-    for page, seen in directories:
-        if seen >= 0 and page.topics() != seen:
+    for page, topics in directories:
+        if topics >= 0 and page.topics() != topics:
             return True
-    return any(page.notice() != seen for page, seen in notices)
+    return any(page.notice() != notice for page, notice in notices)
 
 
 class Waiter:
@@ -69,22 +71,25 @@ class Waiter:
         NOT_FOLLOWED. `notices` has values of `Page.notice` for at most NOTICES_MAX pages, each read
         before the data that it announces.
         """
-        watched_notices = ffi.new("el_notice[]", [(page.raw, seen) for page, seen in notices])
+        watched_notices = ffi.new("el_notice[]", [(page.raw, notice) for page, notice in notices])
         buffer = ffi.new("el_tail[]", [(page.raw, offset) for page, offset in tails])
         shared = self._directories
         for at, (page, topics) in enumerate(directories):
             watched = shared[at]
             watched.page = page.raw
             watched.topics = topics
-        uncounted = any(
+        is_uncounted = any(
             page.locked or not page.writable for page, _ in (*tails, *directories)
         ) or any(page.locked for page, _ in notices)
-        flags = (WAIT_COMMITTED if committed else 0) | (WAIT_UNCOUNTED if uncounted else 0)
-        slice_ns = (
-            MAIN_THREAD_SLICE_NS
-            if threading.get_ident() == threading.main_thread().ident
-            else OTHER_THREAD_SLICE_NS
-        )
+        flags = 0
+        if committed:
+            flags |= WAIT_COMMITTED
+        if is_uncounted:
+            flags |= WAIT_UNCOUNTED
+        if threading.get_ident() == threading.main_thread().ident:
+            slice_ns = MAIN_THREAD_SLICE_NS
+        else:
+            slice_ns = OTHER_THREAD_SLICE_NS
         arguments = (
             buffer,
             len(tails),
@@ -96,18 +101,16 @@ class Waiter:
             self._word,
         )
         while True:
-            now = boot_ns()
-            until = min(deadline_ns, now + slice_ns)
-            spinning = self.spin_until_ns > now
-            code = int(
-                lib.el_spin(*arguments, min(until, self.spin_until_ns))
-                if spinning
-                else lib.el_wait(*arguments, until)
-            )
+            now_ns = boot_ns()
+            until_ns = min(deadline_ns, now_ns + slice_ns)
+            if self.spin_until_ns > now_ns:
+                code = int(lib.el_spin(*arguments, min(until_ns, self.spin_until_ns)))
+            else:
+                code = int(lib.el_wait(*arguments, until_ns))
             if (
                 code == len(tails)
                 and not lib.el_is_woken(self._word)
-                and not _moved(directories, notices)
+                and not _is_changed(directories, notices)
             ):
                 code = TIMED_OUT
             if code != TIMED_OUT or boot_ns() >= deadline_ns:

@@ -82,7 +82,7 @@ def backup(
     Raises ForeignDirectoryError for any other destination, CorruptRecordError for damage,
     StorageError.
     """
-    target = _Target(location.checked(destination), engine.config.file_mode)
+    target = _Target(location.check_path(destination), engine.config.file_mode)
     for directory in engine.places():
         _check_destination(directory, target.root)
     for name in engine.topic_names():

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from embedlog.errors import NotEnoughDirectoriesError, NotEnoughReplicasError
 from embedlog.storage import files
-from embedlog.storage.call_deadline import bounded_waits
+from embedlog.storage.call_deadline import bound_waits
 
 if TYPE_CHECKING:
     from embedlog.replica import ReplicatedEngine
@@ -88,7 +88,7 @@ class DeletedTopics:
     def _forget(self, names: Collection[str]) -> None:
         """Delete the committed offsets of topics that no decision has."""
         deadline_ns = files.deadline_after(self._engine.config.lock_timeout_ms / 1000)
-        with bounded_waits(deadline_ns):
+        with bound_waits(deadline_ns):
             self._engine.groups.forget_topics(names, deadline_ns, self._is_deleted)
 
     def _is_deleted(self, name: str) -> bool:

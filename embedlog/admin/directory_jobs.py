@@ -1,10 +1,9 @@
 """The housekeeping of one directory: flushes, retention, compaction, checkpoints.
 
-DIRECTORYJOB-1  one process at a time does the jobs of a directory, by a lock; jobs of the open log
-    are not among them
-DIRECTORYJOB-2  a failure in one partition is logged, at most once per hour, and the others continue
-DIRECTORYJOB-3  the directory's control page contains the times of the next runs; all processes
-    share them
+- One process at a time does the jobs of a directory, by a lock; jobs of the open log are not among
+  them.
+- A failure in one partition is logged, at most once per hour, and the others continue.
+- The directory's control page contains the times of the next runs; all processes share them.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class DirectoryJobs:
     """The jobs of one directory. `ending` returns whether a pass of compaction should stop,
     `closed` whether the log is closed.
 
-    Threads: one at a time. All jobs except `points` REQUIRE `lock`.
+    Threads: one at a time. All jobs except `write_points` REQUIRE `lock`.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class DirectoryJobs:
         self._config = directory.config
         self._closed = closed
         self._ending = ending
-        self._seen_unsynced = -1
+        self._unsynced_count = -1  # of the control page, at the last look
         self._unsynced: set[tuple[str, int]] = set()
         # compacted, but not yet in the checkpoint
         self._cleaned: dict[tuple[str, int], int | None] = {}
@@ -66,12 +65,12 @@ class DirectoryJobs:
         """Close the lock file. Idempotent."""
         self.lock.close()
 
-    def reported(self, what: str) -> _Reported:
+    def log_errors(self, subject: str) -> _ErrorLog:
         """A block whose errors are logged, so that the work continues after it."""
-        return _Reported(self._directory.path, what, self._closed)
+        return _ErrorLog(self._directory.path, subject, self._closed)
 
     def is_turn(self, word: int, first_ms: int, interval_ms: int) -> bool:
-        """Whether a task that one process does per interval is due (DIRECTORYJOB-3)."""
+        """Whether a task that one process does per interval is due, in whichever process."""
         page = self._directory.context.directory_page
         now_ns = system.boot_ns()
         if page is None:
@@ -109,9 +108,9 @@ class DirectoryJobs:
         if self.is_turn(NEXT_CLEANING_NS, pause_ms, pause_ms):
             self.clean(Work())
 
-    def points_due(self) -> bool:
-        """Whether checkpoints are due; `points` needs a lock that comes before `lock` in the lock
-        order.
+    def are_points_due(self) -> bool:
+        """Whether checkpoints are due; `write_points` needs a lock that comes before `lock` in the
+        lock order.
         """
         interval_ms = self._config.log_flush_offset_checkpoint_interval_ms
         return self.is_turn(NEXT_POINTS_NS, interval_ms, interval_ms) or bool(self._cleaned)
@@ -122,14 +121,14 @@ class DirectoryJobs:
         """Sync the partitions whose oldest unsynced record is older than their `flush.ms`."""
         page = self._directory.context.directory_page
         count = page.word(system.WORD_UNSYNCED_COUNT) if page is not None else 0
-        if count == self._seen_unsynced and not self._unsynced:
+        if count == self._unsynced_count and not self._unsynced:
             return
-        if count != self._seen_unsynced:
+        if count != self._unsynced_count:
             loaded = self._directory.all_partitions(loaded_only=True)
             self._unsynced = {(partition.topic, partition.number) for partition in loaded}
-            self._seen_unsynced = count
+            self._unsynced_count = count
         for topic, number in list(self._unsynced):
-            with self.reported(f"flush of {topic}-{number}"):
+            with self.log_errors(f"flush of {topic}-{number}"):
                 try:
                     partition = self._directory.partition(topic, number)
                 except UnknownTopicOrPartitionError:  # deleted meanwhile
@@ -152,7 +151,7 @@ class DirectoryJobs:
         retired partitions.
         """
         for partition in self._directory.all_partitions(loaded_only=False):
-            with self.reported(f"{partition.topic}-{partition.number}"):
+            with self.log_errors(f"{partition.topic}-{partition.number}"):
                 partition.retain()
                 partition.expire_producers()
                 if (
@@ -179,38 +178,40 @@ class DirectoryJobs:
         if not self._config.log_cleaner_enable:
             return
         now_ms = system.wall_ms()
-        partitions = [
-            each
-            for each in self._directory.all_partitions(loaded_only=False)
-            if each.config.compacted
-        ]
-        due = [
-            (ratio, each)
-            for each in partitions
-            if (ratio := self._dirty_ratio(each, now_ms)) is not None
-        ]
-        for _, partition in sorted(due, key=lambda pair: -pair[0]):
-            with self.reported(f"compaction of {partition.topic}-{partition.number}"):
+        due: list[tuple[float, Partition]] = []
+        for partition in self._directory.all_partitions(loaded_only=False):
+            if not partition.config.compacted:
+                continue
+            ratio = self._dirty_ratio(partition, now_ms)
+            if ratio is not None:
+                due.append((ratio, partition))
+        due.sort(key=lambda pair: -pair[0])
+        for _, partition in due:
+            with self.log_errors(f"compaction of {partition.topic}-{partition.number}"):
                 self._compact(partition, now_ms, work)
 
     def _dirty_ratio(self, partition: Partition, now_ms: int) -> float | None:
-        with self.reported(f"compaction of {partition.topic}-{partition.number}"):
-            return partition.dirty_ratio(self._known(partition), now_ms)
+        with self.log_errors(f"compaction of {partition.topic}-{partition.number}"):
+            return partition.dirty_ratio(self._cleaned_end(partition), now_ms)
         return None
 
-    def _known(self, partition: Partition) -> int:
+    def _cleaned_end(self, partition: Partition) -> int:
+        """The offset up to which this process has compacted a partition; -1 without a pass."""
         return self._cleaned.get((partition.topic, partition.number)) or -1
 
     def _compact(self, partition: Partition, now_ms: int, work: Work) -> None:
         memory_bytes = self._config.log_cleaner_dedupe_buffer_size
-        while (end := partition.compact(self._known(partition), memory_bytes, now_ms, work)) >= 0:
+        while True:
+            end = partition.compact(self._cleaned_end(partition), memory_bytes, now_ms, work)
+            if end < 0:
+                return
             self._cleaned[partition.topic, partition.number] = end
             if self._ending():
                 return
 
     # ---- checkpoints -----------------------------------------------------------------------------
 
-    def points(self) -> None:
+    def write_points(self) -> None:
         """Write the checkpoints of the directory. REQUIRES that `lock` is free."""
         directory = self._directory
         with directory.topic_changes.begin():  # also completes changes that were interrupted
@@ -219,23 +220,22 @@ class DirectoryJobs:
                     directory.path / file_names.CLEANER, self._cleaned, self._config.file_mode
                 )
                 self._cleaned = {}
-            loaded = [
-                each
-                for each in directory.all_partitions(loaded_only=True)
-                if each.mapped_page is not None
-            ]
-            found = {(each.topic, each.number): each.checkpoint(closing=False) for each in loaded}
-            write_checkpoints(directory.path, found, self._config.file_mode)
+            points = {
+                (partition.topic, partition.number): partition.checkpoint(closing=False)
+                for partition in directory.all_partitions(loaded_only=True)
+                if partition.mapped_page is not None
+            }
+            write_checkpoints(directory.path, points, self._config.file_mode)
 
 
-class _Reported:
+class _ErrorLog:
     """Logs an error of one partition so that the others continue; recurring errors are logged
     seldom.
     """
 
-    def __init__(self, path: Path, what: str, closed: Callable[[], bool]) -> None:
+    def __init__(self, path: Path, subject: str, closed: Callable[[], bool]) -> None:
         self._path = path
-        self._what = what
+        self._subject = subject
         self._closed = closed
 
     def __enter__(self) -> None:
@@ -248,10 +248,10 @@ class _Reported:
             return False
         if isinstance(problem, ClosedError) or self._closed():  # the last process syncs everything
             return True
-        what = f"housekeeping of {self._path}, {self._what}"
+        text = f"housekeeping of {self._path}, {self._subject}"
         # the round took its time: the next one goes on
         if isinstance(problem, LockTimeoutError) and call_deadline.is_over():
-            logger.debug("%s: %s", what, problem)
+            logger.debug("%s: %s", text, problem)
             return True
-        _logging.report(logger, logging.WARNING, (self._path, self._what), what, problem)
+        _logging.report(logger, logging.WARNING, (self._path, self._subject), text, problem)
         return True

@@ -61,7 +61,7 @@ def repair_path(path: str | os.PathLike[str], progress: Progress | None = None) 
     Raises DirectoryInUseError if any process has it open, ReplicaSetError for a directory of a set,
     StorageError.
     """
-    directory = location.checked(path)
+    directory = location.check_path(path)
     if file_names.REPLICAS in location.enter(directory, read_only=False, create=False, mode=0o666):
         raise ReplicaSetError(
             "the directory belongs to a set: open the set with all of its directories, and repair "

@@ -126,7 +126,8 @@ class GroupAdmin:
         for name in topics:
             with contextlib.suppress(UnknownTopicOrPartitionError):
                 partitions += [
-                    TopicPartition(name, number) for number in self._engine.topic(name).here
+                    TopicPartition(name, number)
+                    for number in self._engine.topic(name).usable_numbers
                 ]
         return partitions
 
@@ -199,7 +200,7 @@ class GroupAdmin:
         selected: set[TopicPartition] = set()
         for entry in topics:
             if isinstance(entry, str):
-                numbers = self._engine.topic(check_name(entry)).here
+                numbers = self._engine.topic(check_name(entry)).usable_numbers
                 selected.update(TopicPartition(entry, number) for number in numbers)
             else:
                 selected.add(topic_partition(entry))

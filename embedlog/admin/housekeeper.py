@@ -46,14 +46,14 @@ class Housekeeper:
         self._stop = Flag()
         self._ended = Flag()
         self._thread: threading.Thread | None = None
-        self.jobs = self._first_jobs()
+        self.jobs = self._make_first_jobs()
         try:
             engine.attach(self)
         except BaseException:
             self.jobs.close()
             raise
 
-    def _first_jobs(self) -> DirectoryJobs:
+    def _make_first_jobs(self) -> DirectoryJobs:
         """The jobs of the directory whose housekeeping includes transactions and groups. Raises
         StorageError.
         """
@@ -113,7 +113,7 @@ class Housekeeper:
     def _work_until_the_end(self) -> None:
         while not self._sleep(self._engine.config.log_flush_scheduler_interval_ms / 1000):
             try:
-                with self.jobs.reported("a round"):
+                with self.jobs.log_errors("a round"):
                     self.tick()
             except BaseException as problem:  # noqa: BLE001 (top of the thread: a bug must not end the flushes)
                 subject = f"housekeeping of {self._engine.path}"
@@ -148,7 +148,7 @@ class Housekeeper:
                 finally:
                     lock.unlock()
                 if points_due:
-                    self.jobs.points()
+                    self.jobs.write_points()
         finally:
             lock.mutex.release()
 
@@ -160,14 +160,14 @@ class Housekeeper:
         self._tend_transactions()
         self._tend_groups()
         self.jobs.clean_if_due()
-        return self.jobs.points_due()
+        return self.jobs.are_points_due()
 
     def _tend_transactions(self) -> None:
         """Abort abandoned transactions and expire unused ids, when due."""
         config = self._engine.config
         timeouts_ms = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
         forgets_ms = config.transaction_remove_expired_transaction_cleanup_interval_ms
-        with self.jobs.reported("transactions"):
+        with self.jobs.log_errors("transactions"):
             if self.jobs.is_turn(NEXT_TRANSACTIONS_NS, timeouts_ms, timeouts_ms):
                 self._engine.transactions.housekeep(self._deadline())
             if self.jobs.is_turn(NEXT_IDS_NS, forgets_ms, forgets_ms):
@@ -176,7 +176,7 @@ class Housekeeper:
     def _tend_groups(self) -> None:
         """Evict ended members and expire unused offsets, when due."""
         interval_ms = self._engine.config.offsets_retention_check_interval_ms
-        with self.jobs.reported("groups"):
+        with self.jobs.log_errors("groups"):
             if self.jobs.is_turn(NEXT_GROUPS_NS, GROUPS_MS, GROUPS_MS):
                 self._engine.groups.housekeep()
             if self.jobs.is_turn(NEXT_OFFSETS_NS, interval_ms, interval_ms):
@@ -203,11 +203,11 @@ class Housekeeper:
         """
         with self.jobs.lock.hold(deadline_ns):
             self.jobs.round(by_hand=True)
-            with self.jobs.reported("transactions"):
+            with self.jobs.log_errors("transactions"):
                 self._engine.transactions.housekeep(deadline_ns)
                 self._engine.transactions.forget_idle(deadline_ns)
-            with self.jobs.reported("groups"):
+            with self.jobs.log_errors("groups"):
                 self._engine.groups.housekeep()
                 self._engine.groups.expire(deadline_ns)
             self.jobs.clean(work)
-        self.jobs.points()
+        self.jobs.write_points()

@@ -147,10 +147,10 @@ def _find_partitions(directory: LogDirectory, total: Total) -> Iterator[Partitio
     topics = {topic.name: topic for topic in directory.registry.all()}
     topics |= {topic.name: topic for topic in written.all()}
     for topic in topics.values():
-        if not topic.finished:
+        if not topic.is_finished:
             continue
         compacted = "compact" in directory.settings_of(topic).get("cleanup.policy", "")
-        for number in topic.here:
+        for number in topic.usable_numbers:
             path = directory.path / file_names.partition_name(topic.name, number)
             if number in there.get(topic.name, {}):
                 identified = topic.name in recorded or files.exists(
@@ -171,7 +171,7 @@ def _is_missing(directory: LogDirectory, topic: Topic, number: int) -> bool:
     present = registry.get(topic.name)
     if present is None or present.topic_id != topic.topic_id:
         return False
-    if not present.finished or number not in present.here:
+    if not present.is_finished or number not in present.usable_numbers:
         return False
     return not files.is_directory(directory.path / file_names.partition_name(topic.name, number))
 
@@ -347,7 +347,7 @@ def check_path(path: str | os.PathLike[str], progress: Progress | None = None) -
     Other processes may use it meanwhile. Raises DirectoryInUseError if a broker does, StorageError
     if there is no such directory.
     """
-    directory = location.checked(path)
+    directory = location.check_path(path)
     try:
         engine = open_directory(
             directory, read_only=True, create=False, config=parse(LogConfig, None)

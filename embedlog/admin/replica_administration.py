@@ -118,7 +118,7 @@ class ReplicaAdministration:
             raise TypeError(
                 f"replicas and voter are True or False, not {replicas!r:.50} and {voter!r:.50}"
             )
-        checked_path = location.checked(path)
+        checked_path = location.check_path(path)
         self._engine.check_writable()
         if self._of_set is None:
             self._begin_set(checked_path, rack)
@@ -184,7 +184,7 @@ class ReplicaAdministration:
         """
         if type(node) is not int:
             raise TypeError(f"a node is an int, not {type(node).__name__}")
-        checked_path = location.checked(path)
+        checked_path = location.check_path(path)
         self._changeable_set().growth.replace(node, checked_path, force=force)
 
     def replicate(

@@ -1,13 +1,12 @@
 """This module administers the topics of a set: every change is a decision (`docs/protocol.md`,
 REPLICA-23).
 
-REPLICATEDTOPIC-1  arguments are checked as for one directory, before the decision; the decision
-    checks what depends on the state
-REPLICATEDTOPIC-2  a deletion of records is in the manifests of the ISR when it returns. The
-    housekeeper writes a checkpoint that could not be written
-REPLICATEDTOPIC-3  a topic is created only if its name was free before the completion of deletions
-    began. One that another process deletes during that has its own completion,
-    after which it is created
+- Arguments are checked as for one directory, before the decision; the decision checks what depends
+  on the state.
+- A deletion of records is in the manifests of the ISR when it returns. The housekeeper writes a
+  checkpoint that could not be written.
+- A topic is created only if its name was free before the completion of deletions began. One that
+  another process deletes during that has its own completion, after which it is created.
 """
 
 from __future__ import annotations
@@ -104,18 +103,21 @@ class ReplicatedTopicAdmin(TopicAdmin):
         return planned
 
     def _create(self, planned: list[Topic], exist_ok: bool) -> list[str]:
-        made = set[str]()
+        created = set[str]()
         self._registry.refresh()  # an earlier topic of the name may be deleted
-        while topics := [
-            each
-            for each in planned
-            if each.name not in made and not (exist_ok and self._is_live(each.name))
-        ]:
-            for topic in topics:
+        while True:
+            due = []
+            for topic in planned:
+                is_there = exist_ok and self._is_live(topic.name)
+                if topic.name not in created and not is_there:
+                    due.append(topic)
+            if not due:
+                return [topic.name for topic in planned if topic.name in created]
+            for topic in due:
                 self._check_free(topic.name)
-            self._deleted.finish({topic.name for topic in topics})
-            # no other one, also if it was deleted meanwhile (REPLICATEDTOPIC-3)
-            for topic in topics:
+            self._deleted.finish({topic.name for topic in due})
+            # no other one, also if it was deleted meanwhile
+            for topic in due:
                 factor, assignment = topic.replicas if isinstance(topic, Planned) else ONE_COPY
                 try:
                     self._set.create_topic(topic, factor=factor, assignment=assignment)
@@ -124,8 +126,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
                         self._check_free(topic.name)
                         raise
                     continue
-                made.add(topic.name)
-        return [topic.name for topic in planned if topic.name in made]
+                created.add(topic.name)
 
     def grow(self, name: str, total_count: int) -> None:
         """As `Log.create_partitions`."""
@@ -145,28 +146,26 @@ class ReplicatedTopicAdmin(TopicAdmin):
             raise TypeError(
                 "settings of a topic are given as a mapping or as keywords, not NoneType"
             )
-        given = by_field(TopicConfig, config, settings)
-        new = parse(
-            TopicConfig, {key: value for key, value in given.items() if value is not None}
-        ).overrides()
+        values = by_field(TopicConfig, config, settings)
+        new_values = {field: value for field, value in values.items() if value is not None}
         changes: dict[str, str | None] = {
-            dotted(key): None for key, value in given.items() if value is None
-        } | dict(new)
+            dotted(field): None for field, value in values.items() if value is None
+        }
+        changes.update(parse(TopicConfig, new_values).overrides())
 
-        def event(state: State) -> Event:
+        def make_event(state: State) -> Event:
             return SetConfig(name, changes, seen=self._set.observed(state))
 
         topic_id = self._topic_id(name)
-        state = self._set.decide(event)
-        for each in state.partitions_of(topic_id):
-            # its leader may accept more or less from now on (TOPICS-6)
-            if len(each.isr) < len(each.replicas):
-                self._set.replicas((topic_id, each.number), name).begin(self._set.deadline())
+        state = self._set.decide(make_event)
+        partitions = state.partitions_of(topic_id)
+        for partition in partitions:
+            # its leader may accept more or less from now on
+            if len(partition.isr) < len(partition.replicas):
+                self._set.replicas((topic_id, partition.number), name).begin(self._set.deadline())
         self._set.assignments.clear()  # the directories note the settings
         for opened in self._set.members.opened():
-            led = [
-                each.number for each in state.partitions_of(topic_id) if each.leader == opened.node
-            ]
+            led = [partition.number for partition in partitions if partition.leader == opened.node]
             with suppress(StorageError):  # a directory that fails takes no append, either
                 opened.directory.log_directory.topic_changes.await_appends(name, led)
 
@@ -183,19 +182,18 @@ class ReplicatedTopicAdmin(TopicAdmin):
         self, targets: Mapping[TopicPartition, tuple[LogPartition, int]]
     ) -> dict[TopicPartition, int]:
         """The checkpoint of each directory is for brokers: it is written under the lock of that
-        directory (REPLICATEDTOPIC-2).
+        directory.
         """
         starts = {
             tp: partition.delete_records(offset) for tp, (partition, offset) in targets.items()
         }
         for opened in self._set.members.opened():
+            note_starts = partial(opened.directory.note_starts, starts)
             try:
-                self._set.members.workers.at(
-                    opened.path, partial(opened.directory.note_starts, starts)
-                )
+                self._set.members.workers.at(opened.path, note_starts)
             except EmbedlogError as problem:
-                what = f"the log starts of {opened.path} are not in its checkpoint yet"
-                _logging.report(logger, logging.WARNING, (opened.path, "starts"), what, problem)
+                text = f"the log starts of {opened.path} are not in its checkpoint yet"
+                _logging.report(logger, logging.WARNING, (opened.path, "starts"), text, problem)
         return starts
 
     def _topic_id(self, name: str) -> UUID:

@@ -93,7 +93,7 @@ class Scan(metaclass=other_clients.Hinting):
         progress: Progress | None = None,
     ) -> None:
         topic_now = engine.topic(topic)
-        limits = bounds.within(topic, list(topic_now.here))
+        limits = bounds.within(topic, list(topic_now.usable_numbers))
         limits.check_order()
         self._topic = topic
         self._topic_id = topic_now.topic_id
@@ -461,7 +461,7 @@ class Scan(metaclass=other_clients.Hinting):
         except EmbedlogError as error:
             # a closed log, removed records, damage: its text is shown, not a traceback of this
             # method
-            return tables.table(f"scan of {self.topic}: {tables.shown(error)}", (), [])
+            return tables.make_table(f"scan of {self.topic}: {tables.show(error)}", (), [])
         caption = f"scan of {self.topic}"
         if len(records) > SHOWN:
             caption += f", the first {SHOWN} records"
@@ -469,14 +469,14 @@ class Scan(metaclass=other_clients.Hinting):
             (
                 record.partition,
                 record.offset,
-                tables.time(record.timestamp_ms),
+                tables.format_time(record.timestamp_ms),
                 record.key,
                 record.value,
                 record.headers,
             )
             for record in records[:SHOWN]
         ]
-        return tables.shortened(caption, head, rows)
+        return tables.make_short_table(caption, head, rows)
 
     # ---- pyarrow ----
 

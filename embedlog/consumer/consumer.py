@@ -46,7 +46,7 @@ from embedlog.errors import (
     printable,
 )
 from embedlog.storage import files
-from embedlog.storage.call_deadline import bounded_waits
+from embedlog.storage.call_deadline import bound_waits
 from embedlog.types import (
     GroupMetadata,
     OffsetAndMetadata,
@@ -507,7 +507,7 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
             # the listeners in this thread may still use the consumer
             with Setting(self, "_closer", get_ident()):
                 if self._group is not None:
-                    with bounded_waits(files.deadline_after(timeout), public=True):
+                    with bound_waits(files.deadline_after(timeout), public=True):
                         self._group.close(timeout, automatic=automatic)
                 self._subscription.clear()
                 self._reading.replace(())
@@ -549,9 +549,7 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         )
 
     def _using(self) -> AbstractContextManager[None]:
-        """As `_reading_now`, for a call that ends within `default.api.timeout.ms`
-        (CALLDEADLINE-1).
-        """
+        """As `_reading_now`, for a call that ends within `default.api.timeout.ms`."""
         guard = self._reading_now()
         if self._engine.replicated:
             return bounded_guard(guard, self._config.default_api_timeout_ms)

@@ -49,7 +49,7 @@ from embedlog.errors import (
 )
 from embedlog.group import Group, State, end_delay
 from embedlog.storage import files
-from embedlog.storage.call_deadline import bounded_waits
+from embedlog.storage.call_deadline import bound_waits
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, brief
 
 if TYPE_CHECKING:
@@ -136,11 +136,11 @@ class ConsumerCoordinator:
         if self._committer.has_callbacks:
             self.until_ns = 0
         if self._lease is not None:
-            self._lease.polling()
+            self._lease.begin_poll()
 
     def end_poll(self) -> None:
         if self._lease is not None:
-            self._lease.polled()
+            self._lease.end_poll()
 
     def note_topics_changed(self) -> None:
         """Called when topics may have changed."""
@@ -217,7 +217,7 @@ class ConsumerCoordinator:
         if self._committer.is_waiting:
             self._committer.advance(system.boot_ns())
             self._committer.call_back()
-        with bounded_waits(deadline_ns), self._delays.tolerate_missing_leader():
+        with bound_waits(deadline_ns), self._delays.tolerate_missing_leader():
             if self._subscribed:
                 with self._delays.tolerate_held_lock():
                     self._check_lease(deadline_ns)
@@ -237,13 +237,13 @@ class ConsumerCoordinator:
         """Leave after too long a pause between polls, and renew an expired lease."""
         if self._lease is None:
             return
-        if self._lease.left and self.membership.phase is not Phase.OUT:
+        if self._lease.has_left and self.membership.phase is not Phase.OUT:
             logger.warning(
                 "no poll for max.poll.interval.ms (%d): leaving the group",
                 self._config.max_poll_interval_ms,
             )
             self.membership.leave_expired(deadline_ns)
-        if self._lease.left or self._lease.expired:
+        if self._lease.has_left or self._lease.is_expired:
             self._lease.renew()
             self._check_ns = 0
         elif self.membership.phase is Phase.IN and not self._engine.transactions.liveness.shows(

@@ -96,7 +96,7 @@ def report_heartbeats(lease: Any, session_timeout_ms: int, interval_ms: int) -> 
     the age of the last one.
     """
     ago_s = None
-    if lease is not None and not lease.expired:
+    if lease is not None and not lease.is_expired:
         ago_s = session_timeout_ms / 1000 - (int(lease.good_until_ns) - system.boot_ns()) / 1e9
     rate = 0.0 if ago_s is None else 1000 / interval_ms
     return {

@@ -1,6 +1,6 @@
 """Consumer metrics by Kafka's names.
 
-- Totals count from the start; rates, means and maxima cover recent windows (METRICS-1); times are
+- Totals count from the start; rates, means and maxima cover recent windows (`_metrics`); times are
   in ms unless the name contains a unit.
 - A report reads the control page of each partition; counting adds nothing to a fetch but sums in
   attributes.
@@ -22,7 +22,7 @@ from embedlog.consumer.collector import Collector
 from embedlog.consumer.positions import Cursor
 from embedlog.errors import LeaderNotAvailableError, LockTimeoutError
 from embedlog.format.visibility import end_offset
-from embedlog.storage.call_deadline import bounded_waits
+from embedlog.storage.call_deadline import bound_waits
 
 if TYPE_CHECKING:
     from embedlog.engine import Engine
@@ -57,7 +57,7 @@ class ConsumerMetrics:
         if not self._engine.replicated:
             return cursor.partition.bounds()
         try:
-            with bounded_waits(system.boot_ns()):
+            with bound_waits(system.boot_ns()):
                 return cursor.partition.bounds()
         except (LeaderNotAvailableError, LockTimeoutError):
             return None

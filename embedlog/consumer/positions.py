@@ -69,8 +69,8 @@ LATEST = Reset("latest")
 
 
 class Spread:
-    """The values of a metric at the fetches of one partition, in the windows of the registry
-    (METRICS-1).
+    """The values of a metric at the fetches of one partition, in the windows of the
+    registry.
     """
 
     __slots__ = ("_full_count_max", "count", "full", "least", "most", "total")

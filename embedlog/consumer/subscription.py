@@ -83,7 +83,7 @@ class Subscription:
             topic = self._engine.topic(name)
         except UnknownTopicOrPartitionError:
             return None
-        return topic.topic_id, topic.here
+        return topic.topic_id, topic.usable_numbers
 
     def partitions(self) -> list[TopicPartition]:
         """The partitions to read now. Raises UnknownTopicOrPartitionError."""
@@ -91,7 +91,7 @@ class Subscription:
         return [
             TopicPartition(name, number)
             for name in sorted(self.topics)
-            for number in self._engine.topic(name).here
+            for number in self._engine.topic(name).usable_numbers
         ]
 
     def _set_kind(self, kind: str) -> None:

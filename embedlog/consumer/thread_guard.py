@@ -15,7 +15,7 @@ from typing import NoReturn
 from embedlog._native import system
 from embedlog._native.scope import Claim, Guard, scope
 from embedlog.errors import ConcurrentUseError
-from embedlog.storage.call_deadline import bounded_waits
+from embedlog.storage.call_deadline import bound_waits
 
 RETRY_S = 0.001
 
@@ -58,5 +58,5 @@ def claim_within(guard: Claim, timeout_s: float | None) -> Iterator[None]:
 @scope
 def bounded_guard(guard: Claim, timeout_ms: int) -> Iterator[None]:
     """The guard with a deadline for all waits inside."""
-    with guard, bounded_waits(system.boot_ns() + timeout_ms * 1_000_000, public=True):
+    with guard, bound_waits(system.boot_ns() + timeout_ms * 1_000_000, public=True):
         yield

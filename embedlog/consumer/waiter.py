@@ -27,7 +27,7 @@ from embedlog.consumer.positions import Cursor, Rotation
 from embedlog.consumer.subscription import Subscription
 from embedlog.errors import ClosedError, StateError, WakeupError
 from embedlog.format.visibility import READ_COMMITTED, end_offset
-from embedlog.storage.call_deadline import bounded_waits
+from embedlog.storage.call_deadline import bound_waits
 
 if TYPE_CHECKING:
     from embedlog.engine import Engine
@@ -137,7 +137,7 @@ class Waiter:
                 result = None
                 if not batching_until or not self._has_too_little(batching_until, deadline):
                     if self._replicated:
-                        with bounded_waits(AT_ONCE_NS):
+                        with bound_waits(AT_ONCE_NS):
                             result = collect()
                     else:
                         result = collect()
@@ -194,7 +194,7 @@ class Waiter:
             self._topics = word
             return
         if self._replicated:
-            with bounded_waits(AT_ONCE_NS):
+            with bound_waits(AT_ONCE_NS):
                 self._follow(subscription)
         else:
             self._follow(subscription)

@@ -57,7 +57,9 @@ def hold(path: Path) -> Iterator[Use]:
             lock = path / file_names.BROKER_LOCK
             with files.opened(lock, files.CREATE, mode) as fd:
                 if system.lock_try(fd, True) < 0:
-                    raise lock_holders.in_use("the directory is open: close it there first", lock)
+                    raise lock_holders.in_use_error(
+                        "the directory is open: close it there first", lock
+                    )
                 ours = files.facts(fd, lock)
                 named = files.facts_of(lock)
                 is_current = named is not None and (named.device, named.inode) == (

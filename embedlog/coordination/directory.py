@@ -36,7 +36,7 @@ from embedlog.errors import (
     UnsupportedFormatError,
 )
 from embedlog.storage import dirty_mark, file_names, files, lock_holders, locks
-from embedlog.storage.control_page import boot_number, cache_number, known_cache
+from embedlog.storage.control_page import boot_number, cache_number, exact_cache_number
 from embedlog.storage.file_systems import check_filesystem
 from embedlog.storage.identity import (
     ensure_meta,
@@ -114,7 +114,7 @@ class Directory:
         self._open_lock = locks.LockFile(self.path / file_names.OPEN_LOCK, self._mode)
         try:
             with self._open_lock.hold(self._deadline()):
-                if not self._open_lock.in_place():
+                if not self._open_lock.is_in_place():
                     raise StorageError(
                         "the directory was replaced while it was being opened", path=self.path
                     )
@@ -225,7 +225,7 @@ class Directory:
 
     def _foreign_holder_error(self) -> DirectoryInUseError:
         path = self.path / file_names.BROKER_LOCK
-        return lock_holders.in_use(
+        return lock_holders.in_use_error(
             "a program other than embedlog holds a shared lock on the lock file, or the control "
             "page is damaged",
             path,
@@ -462,7 +462,7 @@ class Directory:
                 page.incarnation(), bytes(16), -1, page_facts.device, page_facts.inode
             )
             is_in_place = page.check(own) == system.VALID
-            is_last = recovery_due.is_last_cache(page, known_cache(self.path))
+            is_last = recovery_due.is_last_cache(page, exact_cache_number(self.path))
             is_kept = self.clean or (is_in_place and is_last)
             if self.clean and not is_in_place:
                 page.write_directory(own)
@@ -505,7 +505,7 @@ class Directory:
         if bool(page.word(IN_SET)) != self.in_set:
             use = "without its set" if self.in_set else "as a part of a set"
             lock = self.path / file_names.BROKER_LOCK
-            raise lock_holders.in_use(f"other processes use the directory {use}", lock)
+            raise lock_holders.in_use_error(f"other processes use the directory {use}", lock)
         self.incarnation = page.incarnation()
         self.visit = read_visit(self.path)
         self.clean = bool(page.word(WAS_CLEAN))
@@ -547,7 +547,7 @@ class Directory:
         with context:
             if system.lock_try(self._lock_fd, True) < 0:
                 path = self.path / file_names.BROKER_LOCK
-                raise lock_holders.in_use(
+                raise lock_holders.in_use_error(
                     "the log is open elsewhere: close it there first", path, own=1
                 )
             system.lock_try(self._lock_fd, False)

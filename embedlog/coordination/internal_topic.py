@@ -53,8 +53,8 @@ from embedlog.errors import (
 )
 from embedlog.format.encoder import encode_records
 from embedlog.format.record_columns import Stamp
-from embedlog.storage.call_deadline import bounded_waits, wait_end
-from embedlog.storage.locks import owned
+from embedlog.storage.call_deadline import bound_waits, wait_end
+from embedlog.storage.locks import is_owned
 
 if TYPE_CHECKING:
     from embedlog._native.system import Published
@@ -220,7 +220,7 @@ class InternalTopic(Generic[V]):
     def _mirror(self, number: int) -> _Mirror[V]:
         topics = self._host.mapped_topics_version()
         mirror = self._mirrors.get(number)
-        if mirror is not None and owned(mirror.mutex):
+        if mirror is not None and is_owned(mirror.mutex):
             # begins at the log start
             mirror = self._mirrors[number] = _Mirror(mirror.partition, self._make_view)
         if (
@@ -379,7 +379,7 @@ class InternalTopic(Generic[V]):
         refreshes = mirror.partition.replicated or mirror.state.position == INCOMPLETE
         while decision is None:
             if refreshes:
-                with bounded_waits(deadline_ns):
+                with bound_waits(deadline_ns):
                     mirror, _ = self._refresh(number)
             refreshes = True
             with mirror.partition.exclusive(deadline_ns) as locked:

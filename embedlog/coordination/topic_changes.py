@@ -143,7 +143,7 @@ class TopicChanges:
         A topic that cannot be finished now, such as a deletion that waits for a frozen appender,
         does not stop other topics.
         """
-        for topic in self._host.registry.unfinished():
+        for topic in self._host.registry.list_unfinished():
             try:
                 if topic.state == "deleting":
                     self.finish_deletion(topic, settling_s)

@@ -2,18 +2,19 @@
 read it again.
 
     python -m embedlog.demo           the sources of this Python's standard library: one record per
-    line, keyed by module python -m embedlog.demo PATH      a text file of your own: one record per
-    line, keyed by the first word python -m embedlog.demo --json    the figures as JSON
+                                      line, keyed by module
+    python -m embedlog.demo PATH      a text file of your own: one record per line, keyed by the
+                                      first word
+    python -m embedlog.demo --json    the figures as JSON
 
-DEMO-1  two processes write while a third one reads, and one of the three directories is lost and
-    returns. Then three processes share the topic as a group, and one is killed. Then this process
-    searches by offset and time, and reads everything into Arrow
-DEMO-2  each key has one writer, so that the order of its lines can be checked, not only their
-    number
-DEMO-3  "every line came back" is printed only after every key and line was compared with the source
-DEMO-4  the demo uses public names only
-DEMO-5  the directory is lost when a quarter of the lines is acknowledged, and no writer writes its
-    last lines before the loss
+- Two processes write while a third one reads, and one of the three directories is lost and returns.
+  Then three processes share the topic as a group, and one is killed. Then this process searches by
+  offset and time, and reads everything into Arrow.
+- Each key has one writer, so that the order of its lines can be checked, not only their number.
+- "every line came back" is printed only after every key and line was compared with the source.
+- The demo uses public names only.
+- The directory is lost when a quarter of the lines is acknowledged, and no writer writes its last
+  lines before the loss.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from typing import Any, TypeAlias
 
 import embedlog
 from embedlog.demo import replicas
-from embedlog.demo.group import GroupError, as_table, read_as_group
+from embedlog.demo.group import GroupError, make_table, read_as_group
 from embedlog.demo.replicas import DIRECTORY_COUNT, IN_SYNC_MIN, Loss, ReplicaError
 
 TOPIC = "lines"
@@ -60,7 +61,7 @@ class DemoError(Exception):
 # ---- the text --------------------------------------------------------------------------------------------------------
 
 
-def modules(root: Path) -> Iterator[tuple[bytes, Path]]:
+def find_modules(root: Path) -> Iterator[tuple[bytes, Path]]:
     """Name and file of every module of the standard library, in a fixed order."""
     for path in sorted(root.rglob("*.py")):
         if "site-packages" not in path.parts and "dist-packages" not in path.parts:
@@ -70,20 +71,24 @@ def modules(root: Path) -> Iterator[tuple[bytes, Path]]:
 def lines_of(data: bytes) -> list[bytes]:
     """The lines without their line ends."""
     lines = data.split(b"\n")
-    return lines[:-1] if not lines[-1] else lines
+    if not lines[-1]:
+        lines.pop()
+    return lines
 
 
-def source(path: Path | None, mine: Callable[[bytes], bool] = lambda key: True) -> Iterator[Line]:
-    """Key and text of every line whose key is `mine`, in order."""
+def read_source(
+    path: Path | None, is_own: Callable[[bytes], bool] = lambda key: True
+) -> Iterator[Line]:
+    """Key and text of every line whose key is `is_own`, in order."""
     if path is None:
-        for name, module in modules(Path(sysconfig.get_path("stdlib"))):
-            if mine(name):
+        for name, module in find_modules(Path(sysconfig.get_path("stdlib"))):
+            if is_own(name):
                 yield from zip(itertools.repeat(name), lines_of(module.read_bytes()))
     else:
         with path.open("rb") as file:
             for line in file:
                 key = line.split(None, 1)[0] if line.strip() else b""
-                if mine(key):
+                if is_own(key):
                     yield key, line.removesuffix(b"\n")
 
 
@@ -91,44 +96,47 @@ def source(path: Path | None, mine: Callable[[bytes], bool] = lambda key: True) 
 
 
 def write(
-    paths: list[str], path: Path | None, number: int, total: int, done: Counter, lost: Event
+    paths: list[str], path: Path | None, number: int, total: int, written: Counter, lost: Event
 ) -> None:
     """Writer `number`: appends the lines of its own keys and returns when they are on stable
     storage.
     """
-    quiet()
-    lines = source(path, lambda key: zlib.crc32(key) % WRITER_COUNT == number)
+    silence_warnings()
+    lines = read_source(path, lambda key: zlib.crc32(key) % WRITER_COUNT == number)
+    chunk_lines = min(LINES_PER_CALL, max(1, total // 12))
     with embedlog.open(paths, create=False) as log, log.producer() as producer:
-        while chunk := list(itertools.islice(lines, min(LINES_PER_CALL, max(1, total // 12)))):
-            if done.value >= total // 3 and not lost.wait(STALLED_S):
+        chunk = list(itertools.islice(lines, chunk_lines))
+        while chunk:
+            if written.value >= total // 3 and not lost.wait(STALLED_S):
                 raise DemoError(f"no directory was lost within {STALLED_S:.0f} s")
             keys, values = zip(*chunk, strict=True)
             producer.send_batch(TOPIC, list(values), keys=list(keys)).result(STALLED_S)
-            done.value += len(chunk)
+            written.value += len(chunk)
+            chunk = list(itertools.islice(lines, chunk_lines))
         log.flush(TOPIC)
 
 
-def tail(paths: list[str], seen: Counter, stop: Event) -> None:
+def tail(paths: list[str], read_count: Counter, stop: Event) -> None:
     """Read from the beginning; return when `stop` is set and no more records arrive."""
-    quiet()
+    silence_warnings()
     settings: dict[str, Any] = {"auto_offset_reset": "earliest", "max_poll_records": LINES_PER_CALL}
     with embedlog.open(paths, create=False) as log, log.consumer(TOPIC, **settings) as consumer:
         while True:
             # read before the poll, so that records written before `stop` are still read
-            stopping = stop.is_set()
+            is_stopping = stop.is_set()
             records = consumer.poll(timeout=0.05)
-            seen.value += len(records)
-            if stopping and not records:
+            read_count.value += len(records)
+            if is_stopping and not records:
                 return
 
 
-def quiet() -> None:
+def silence_warnings() -> None:
     """Leave out the warnings about the lost directory: the demo itself reports the loss."""
     logging.getLogger("embedlog").setLevel(logging.ERROR)
 
 
 @contextmanager
-def children(*processes: Any) -> Iterator[None]:
+def run_processes(*processes: Any) -> Iterator[None]:
     """Run processes; none survives the block."""
     for process in processes:
         process.start()
@@ -140,7 +148,7 @@ def children(*processes: Any) -> Iterator[None]:
             process.join()
 
 
-def alive(processes: Iterable[Any]) -> list[Any]:
+def find_running(processes: Iterable[Any]) -> list[Any]:
     """The running processes. Raises DemoError if one has failed."""
     for process in processes:
         if process.exitcode:
@@ -165,18 +173,19 @@ def write_and_tail(
         )
         for number in range(WRITER_COUNT)
     ]
-    begun = written = 0.0
-    last = -1
-    moved = time.perf_counter()
-    with children(reader, *writers):
-        while alive([reader, *writers]):
+    begun_s = written_s = 0.0
+    last_total = -1
+    progress_s = time.perf_counter()
+    with run_processes(reader, *writers):
+        while find_running([reader, *writers]):
             counts = [counter.value for counter in counters]
-            now = time.perf_counter()
-            begun = begun or (now if any(counts) else 0.0)
-            if sum(counts) != last:
-                last = sum(counts)
-                moved = now
-            if now - moved > STALLED_S:
+            now_s = time.perf_counter()
+            if not begun_s and any(counts):
+                begun_s = now_s
+            if sum(counts) != last_total:
+                last_total = sum(counts)
+                progress_s = now_s
+            if now_s - progress_s > STALLED_S:
                 raise DemoError(
                     f"no progress for {STALLED_S:.0f} s: written {counts[:-1]}, read {counts[-1]} "
                     f"of {total}"
@@ -186,17 +195,17 @@ def write_and_tail(
                 loss.lose(sum(counts[:-1]))
                 lost.set()
             if loss.is_lost:
-                loss.is_out()
-            if not written and not alive(writers):
-                written = now
+                loss.note_if_out()
+            if not written_s and not find_running(writers):
+                written_s = now_s
                 stop.set()
             reader.join(0.02)
         if counters[-1].value != total:
             raise DemoError(f"{total} lines were written, the tail saw {counters[-1].value}")
         show(written=total, tailed=total)
-    ended = time.perf_counter()
+    ended_s = time.perf_counter()
     loss.give_back(total)
-    return {"write_s": max(written - begun, 1e-9), "tail_lag_s": ended - written}
+    return {"write_s": max(written_s - begun_s, 1e-9), "tail_lag_s": ended_s - written_s}
 
 
 # ---- what can be found -----------------------------------------------------------------------------------------------
@@ -205,10 +214,10 @@ def write_and_tail(
 def find_by_offset(log: embedlog.Log, show: Progress) -> float:
     """Seconds per read of one random offset."""
     rng = random.Random(1)
-    ends = [each.log_end_offset for each in log.describe_topic(TOPIC).partitions]
+    ends = [partition.log_end_offset for partition in log.describe_topic(TOPIC).partitions]
     filled = [number for number, end in enumerate(ends) if end]
     tps = {number: embedlog.TopicPartition(TOPIC, number) for number in filled}
-    begun = time.perf_counter()
+    begun_s = time.perf_counter()
     # reads only the batch with the record
     with log.consumer(max_poll_records=1, max_partition_fetch_bytes=1) as consumer:
         consumer.assign(list(tps.values()))
@@ -225,7 +234,7 @@ def find_by_offset(log: embedlog.Log, show: Progress) -> float:
                     f"{record.partition}"
                 )
             show(found=count + 1)
-    return (time.perf_counter() - begun) / LOOKUPS
+    return (time.perf_counter() - begun_s) / LOOKUPS
 
 
 def find_by_time(log: embedlog.Log, first_ms: int, last_ms: int) -> float:
@@ -233,26 +242,30 @@ def find_by_time(log: embedlog.Log, first_ms: int, last_ms: int) -> float:
     before it.
     """
     rng = random.Random(2)
-    moments = [rng.randint(first_ms, last_ms) for _ in range(LOOKUPS // PARTITION_COUNT)]
+    times_ms = [rng.randint(first_ms, last_ms) for _ in range(LOOKUPS // PARTITION_COUNT)]
     tps = [embedlog.TopicPartition(TOPIC, number) for number in range(PARTITION_COUNT)]
-    spent = 0.0
+    spent_s = 0.0
     with log.consumer(max_poll_records=1, max_partition_fetch_bytes=1) as consumer:
-        for moment in moments:
-            begun = time.perf_counter()
-            found = consumer.offsets_for_times(dict.fromkeys(tps, moment))
-            spent += time.perf_counter() - begun
-            for tp, at in found.items():
-                if at is not None and at.timestamp_ms < moment:
-                    raise DemoError(f"{tp}: asked for {moment}, found {at}")
-                before = at.offset - 1 if at is not None else consumer.end_offsets([tp])[tp] - 1
-                if before >= 0:
-                    consumer.assign([tp])
-                    consumer.seek(tp, before)
-                    if consumer.poll(timeout=5)[0].timestamp_ms >= moment:
-                        raise DemoError(
-                            f"{tp}: asked for {moment}, but offset {before} is not before it"
-                        )
-    return spent / len(moments)
+        for time_ms in times_ms:
+            begun_s = time.perf_counter()
+            results = consumer.offsets_for_times(dict.fromkeys(tps, time_ms))
+            spent_s += time.perf_counter() - begun_s
+            for tp, result in results.items():
+                if result is None:
+                    before = consumer.end_offsets([tp])[tp] - 1
+                elif result.timestamp_ms < time_ms:
+                    raise DemoError(f"{tp}: asked for {time_ms}, found {result}")
+                else:
+                    before = result.offset - 1
+                if before < 0:
+                    continue
+                consumer.assign([tp])
+                consumer.seek(tp, before)
+                if consumer.poll(timeout=5)[0].timestamp_ms >= time_ms:
+                    raise DemoError(
+                        f"{tp}: asked for {time_ms}, but offset {before} is not before it"
+                    )
+    return spent_s / len(times_ms)
 
 
 # ---- everything, as columns ------------------------------------------------------------------------------------------
@@ -260,9 +273,9 @@ def find_by_time(log: embedlog.Log, first_ms: int, last_ms: int) -> float:
 
 def read_all(log: embedlog.Log) -> tuple[Any, float]:
     """The whole topic as an Arrow table, and the duration in seconds."""
-    begun = time.perf_counter()
+    begun_s = time.perf_counter()
     table = log.scan(TOPIC, columns=["partition", "offset", "timestamp", "key", "value"]).to_arrow()
-    return table, time.perf_counter() - begun
+    return table, time.perf_counter() - begun_s
 
 
 def check(table: Any, lines: list[Line]) -> None:
@@ -271,23 +284,23 @@ def check(table: Any, lines: list[Line]) -> None:
     """
     import pyarrow as pa
 
-    def in_order(keys: Any, order: Any, values: Any) -> Any:
+    def sort(keys: Any, order: Any, values: Any) -> Any:
         by_key = pa.table({"key": keys, "order": order, "value": values}).sort_by(
             [("key", "ascending"), ("order", "ascending")]
         )
         return by_key.select(["key", "value"])
 
     keys, values = zip(*lines, strict=True) if lines else ((), ())
-    wanted = in_order(
+    written = sort(
         pa.array(keys, pa.binary()),
         pa.array(range(len(lines)), pa.int64()),
         pa.array(values, pa.binary()),
     )
-    found = in_order(table["key"], table["offset"], table["value"])
-    if found.num_rows != wanted.num_rows:
-        raise DemoError(f"{wanted.num_rows} lines were written, {found.num_rows} came back")
+    read = sort(table["key"], table["offset"], table["value"])
+    if read.num_rows != written.num_rows:
+        raise DemoError(f"{written.num_rows} lines were written, {read.num_rows} came back")
     for name in ("key", "value"):
-        if not found[name].combine_chunks().equals(wanted[name].combine_chunks()):
+        if not read[name].combine_chunks().equals(written[name].combine_chunks()):
             raise DemoError(f"the {name}s that were read differ from those that were written")
 
 
@@ -324,7 +337,8 @@ def progress_bars(total: int) -> Iterator[Progress]:
         yield show
 
 
-def as_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
+def make_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
+    """Name and text of each line of the report."""
     count = figures["lines"]
     size = figures["bytes"]
     group = figures["group"]
@@ -352,8 +366,7 @@ def as_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
         (
             f"{loss['lost']} was lost while they wrote",
             f"{loss['acknowledged_before']:,} lines were acknowledged; it led {loss['led']} "
-            "partitions; "
-            f"out of every ISR after {loss['out_s'] * 1000:.0f} ms",
+            f"partitions; out of every ISR after {loss['out_s'] * 1000:.0f} ms",
         ),
         ("written without it", f"{loss['acknowledged_without']:,} lines"),
         (
@@ -385,12 +398,12 @@ def as_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def report(figures: dict[str, Any]) -> None:
-    rows = as_rows(figures)
+def print_report(figures: dict[str, Any]) -> None:
+    rows = make_rows(figures)
     width = max(len(name) for name, _ in rows)
     print("\n".join(f"{name:<{width}}  {text}" for name, text in rows))
-    print("\n".join(["", *replicas.as_table(figures["replicas"])]))
-    print("\n".join(["", *as_table(figures["group"], TOPIC)]))
+    print("\n".join(["", *replicas.make_table(figures["replicas"])]))
+    print("\n".join(["", *make_table(figures["group"], TOPIC)]))
 
 
 # ---- the job ---------------------------------------------------------------------------------------------------------
@@ -398,11 +411,11 @@ def report(figures: dict[str, Any]) -> None:
 
 def run(directory: str, path: Path | None, show_bars: bool = True) -> dict[str, Any]:
     """Run the whole job in directories below `directory`; return the figures."""
-    quiet()
-    lines = list(source(path))
+    silence_warnings()
+    lines = list(read_source(path))
     if not lines:
         raise DemoError("the source has no lines")
-    paths = replicas.directories(directory)
+    paths = replicas.directories_in(directory)
     settings = {"compression.type": "zstd", "min.insync.replicas": str(IN_SYNC_MIN)}
     with embedlog.open(paths) as log:
         log.create_topic(
@@ -455,16 +468,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         with tempfile.TemporaryDirectory(prefix="embedlog-demo-") as scratch:
-            figures = run(
-                options.keep or os.path.join(scratch, "log"),
-                options.path,
-                show_bars=not options.json,
-            )
+            directory = options.keep or os.path.join(scratch, "log")
+            figures = run(directory, options.path, show_bars=not options.json)
     except (DemoError, GroupError, ReplicaError, embedlog.EmbedlogError, OSError) as problem:
         print(f"embedlog.demo: {problem}", file=sys.stderr)
         return 1
     if options.json:
         print(json.dumps(figures, indent=1))
     else:
-        report(figures)
+        print_report(figures)
     return 0

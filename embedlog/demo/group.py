@@ -1,10 +1,10 @@
 """The consumer group of the demo: three processes share a topic, one is killed, and the others take
 over its partitions.
 
-DEMOGROUP-1  before its offset is committed, a line is counted in mapped memory that outlives the
-    process. A count of 0 is a skipped line, 2 or more a line that was read again
-DEMOGROUP-2  one reader is killed by SIGKILL while it reads, without any notice to the others
-DEMOGROUP-3  the demo uses public names only
+- Before its offset is committed, a line is counted in mapped memory that outlives the process. A
+  count of 0 is a skipped line, 2 or more a line that was read again.
+- One reader is killed by SIGKILL while it reads, without any notice to the others.
+- The demo uses public names only.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Marks:
         self._bases: dict[TopicPartition, int] = {}
         self.total = 0
         for tp in sorted(ends):
-            self._bases[tp], self.total = self.total, self.total + ends[tp]
+            self._bases[tp] = self.total
+            self.total += ends[tp]
         self._file = path.open("r+b" if path.exists() else "w+b")
         self._file.truncate(max(self.total, 1))
         self._map = mmap.mmap(self._file.fileno(), max(self.total, 1))
@@ -55,9 +56,8 @@ class Marks:
     def take(self, tp: TopicPartition, start: int, end: int) -> None:
         """Count lines [start, end) of a partition once more."""
         base = self._bases[tp]
-        self._map[base + start : base + end] = self._map[base + start : base + end].translate(
-            ONE_MORE
-        )
+        lines = slice(base + start, base + end)
+        self._map[lines] = self._map[lines].translate(ONE_MORE)
 
     def counts(self) -> Counter[int]:
         """The number of lines for each count."""
@@ -96,10 +96,10 @@ def read(
             [topic], on_assigned=lambda tps: None if go.is_set() else consumer.pause(*tps)
         )
         while not stop.is_set():
-            if go.is_set() and (paused := consumer.paused()):
-                consumer.resume(*paused)
+            if go.is_set() and consumer.paused():
+                consumer.resume(*consumer.paused())
             records = consumer.poll(timeout=0.02, max_records=LINES_PER_POLL)
-            for tp, start, end in ranges(records):
+            for tp, start, end in find_runs(records):
                 marks.take(tp, start, end)
             if records:
                 read_count.value += len(records)
@@ -110,17 +110,18 @@ def read(
         marks.close()
 
 
-def ranges(records: Iterable[Any]) -> list[tuple[TopicPartition, int, int]]:
+def find_runs(records: Iterable[Any]) -> list[tuple[TopicPartition, int, int]]:
     """Runs of consecutive lines of one partition: start and end."""
-    found: list[tuple[TopicPartition, int, int]] = []
+    runs: list[tuple[TopicPartition, int, int]] = []
     for record in records:
-        if found and found[-1][0].partition == record.partition and found[-1][2] == record.offset:
-            found[-1] = (found[-1][0], found[-1][1], record.offset + 1)
-        else:
-            found.append(
-                (TopicPartition(record.topic, record.partition), record.offset, record.offset + 1)
-            )
-    return found
+        if runs:
+            tp, start, end = runs[-1]
+            if tp.partition == record.partition and end == record.offset:
+                runs[-1] = (tp, start, record.offset + 1)
+                continue
+        tp = TopicPartition(record.topic, record.partition)
+        runs.append((tp, record.offset, record.offset + 1))
+    return runs
 
 
 # ---- the group as a whole ------------------------------------------------------------------------
@@ -151,47 +152,44 @@ class Group:
                 spawn.Process(target=read, args=shared, name=f"reader {number + 1}")
             )
 
-    def shared_out(self, count: int) -> Assignment | None:
+    def find_owners(self, count: int) -> Assignment | None:
         """The owner of each partition, once `count` members own all partitions; else None."""
         if GROUP not in self._log.groups():
             return None
-        found = self._log.describe_group(GROUP)
-        owners = {tp: member.client_id for member in found.members for tp in member.assignment}
-        return (
-            owners
-            if found.state == "Stable"
-            and len(found.members) == count
-            and len(owners) == len(self.tps)
-            else None
-        )
+        group = self._log.describe_group(GROUP)
+        if group.state != "Stable" or len(group.members) != count:
+            return None
+        owners = {tp: member.client_id for member in group.members for tp in member.assignment}
+        return owners if len(owners) == len(self.tps) else None
 
     def lag(self) -> int:
-        committed = self._log.group_offsets(GROUP) if GROUP in self._log.groups() else {}
-        return sum(
-            end - (committed[tp].offset if tp in committed else 0) for tp, end in self._ends.items()
-        )
+        lag = sum(self._ends.values())
+        if GROUP in self._log.groups():
+            lag -= sum(commit.offset for commit in self._log.group_offsets(GROUP).values())
+        return lag
 
-    def wait(self, what: str, probe: Callable[[], Any], show: Show, *, dead: int = -1) -> Any:
+    def wait(self, event: str, probe: Callable[[], Any], show: Show, *, dead: int = -1) -> Any:
         """Wait for a result of `probe`. Raises GroupError."""
-        until = time.perf_counter() + STALLED_S
-        while not (found := probe()):
+        until_s = time.perf_counter() + STALLED_S
+        result = probe()
+        while not result:
             for number, reader in enumerate(self.readers):
                 if number != dead and reader.exitcode:
                     raise GroupError(f"{reader.name} exited with {reader.exitcode}")
-            if time.perf_counter() > until:
-                counts = [each.value for each in self.counts]
-                state = (
-                    self._log.describe_group(GROUP)
-                    if GROUP in self._log.groups()
-                    else "the group does not exist"
-                )
+            if time.perf_counter() > until_s:
                 raise GroupError(
-                    f"waited {STALLED_S:.0f} s without success for {what}; read so far: {counts}; "
-                    f"{state}"
+                    f"waited {STALLED_S:.0f} s without success for {event}; "
+                    f"read so far: {[count.value for count in self.counts]}; {self._state_text()}"
                 )
             show(grouped=self.marks.total - self.lag())
             time.sleep(POLL_S)
-        return found
+            result = probe()
+        return result
+
+    def _state_text(self) -> str:
+        if GROUP not in self._log.groups():
+            return "the group does not exist"
+        return str(self._log.describe_group(GROUP))
 
     def close(self) -> None:
         for reader in self.readers:
@@ -212,54 +210,58 @@ def read_as_group(
     try:
         for reader in group.readers:
             reader.start()
-        before = group.wait("a stable group", lambda: group.shared_out(READER_COUNT), show)
-        began = time.perf_counter()
+        before = group.wait("a stable group", lambda: group.find_owners(READER_COUNT), show)
+        began_s = time.perf_counter()
         group.go.set()
         victim = int(before[group.largest].split()[-1]) - 1
-        enough = group.marks.total // 4
-        group.wait(
-            "the readers to read",
-            lambda: (
-                group.counts[victim].value and sum(each.value for each in group.counts) > enough
-            ),
-            show,
-        )
+
+        def is_reading() -> bool:
+            read_count = sum(count.value for count in group.counts)
+            return bool(group.counts[victim].value) and read_count > group.marks.total // 4
+
+        group.wait("the readers to read", is_reading, show)
         os.kill(group.readers[victim].pid, 9)
-        killed = time.perf_counter()
+        killed_s = time.perf_counter()
         after = group.wait(
-            "the others to take over", lambda: group.shared_out(READER_COUNT - 1), show, dead=victim
+            "the others to take over",
+            lambda: group.find_owners(READER_COUNT - 1),
+            show,
+            dead=victim,
         )
-        moved = time.perf_counter()
+        moved_s = time.perf_counter()
         group.wait("the lag to be zero", lambda: group.lag() == 0, show, dead=victim)
-        ended = time.perf_counter()
+        ended_s = time.perf_counter()
         show(grouped=group.marks.total)
         group.stop.set()
         for number, reader in enumerate(group.readers):
             reader.join(STALLED_S)
             if number != victim and reader.exitcode:
                 raise GroupError(f"{reader.name} exited with {reader.exitcode}")
-        given = group.marks.counts()
-        if given[0]:
-            raise GroupError(f"{given[0]} lines of {group.marks.total} were skipped")
+        line_counts = group.marks.counts()
+        skipped = line_counts[0]
+        if skipped:
+            raise GroupError(f"{skipped} lines of {group.marks.total} were skipped")
         return {
             "killed": f"reader {victim + 1}",
             "before": {str(tp.partition): before[tp] for tp in group.tps},
             "after": {str(tp.partition): after[tp] for tp in group.tps},
-            "moved_s": moved - killed,
-            "read_s": ended - began,
+            "moved_s": moved_s - killed_s,
+            "read_s": ended_s - began_s,
             "lag": group.lag(),
-            "skipped": given[0],
-            "read_again": sum(count for times, count in given.items() if times > 1),
+            "skipped": skipped,
+            "read_again": sum(count for times, count in line_counts.items() if times > 1),
         }
     finally:
         group.close()
 
 
-def as_table(found: dict[str, Any], topic: str) -> list[str]:
+def make_table(figures: dict[str, Any], topic: str) -> list[str]:
     """The assignment before and after, one line per partition."""
-    width = max(len(name) for name in [*found["before"].values(), *found["after"].values()]) + 12
+    before = figures["before"]
+    after = figures["after"]
+    width = max(len(name) for name in [*before.values(), *after.values()]) + 12
     lines = [f"{'partition':<14}{'before':<{width}}after"]
-    for number, owner in found["before"].items():
-        was = f"{owner} (killed)" if owner == found["killed"] else owner
-        lines.append(f"{topic}-{number:<{13 - len(topic)}}{was:<{width}}{found['after'][number]}")
+    for number, owner in before.items():
+        text = f"{owner} (killed)" if owner == figures["killed"] else owner
+        lines.append(f"{topic}-{number:<{13 - len(topic)}}{text:<{width}}{after[number]}")
     return lines

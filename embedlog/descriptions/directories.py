@@ -1,12 +1,11 @@
 """Defines the description of a set of directories and their replicas, as `log.replicas()` returns
 it.
 
-REPLICADESCRIPTION-1  a value is immutable and contains no handle; `as_dict` has only what JSON can
-    represent
-REPLICADESCRIPTION-2  None means "not known": the directory did not answer, or its files do not show
-    it without a recovery
-REPLICADESCRIPTION-3  texts of directories (paths, racks, reasons, names) are escaped in HTML, and
-    are one line in the table
+- A value is immutable and contains no handle; `as_dict` has only what JSON can represent.
+- None means "not known": the directory did not answer, or its files do not show it without a
+  recovery.
+- Texts of directories (paths, racks, reasons, names) are escaped in HTML, and are one line in the
+  table.
 """
 
 from __future__ import annotations
@@ -15,7 +14,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from embedlog.display.tables import counted, counted_partitions, line, table, time
+from embedlog.display.tables import (
+    count_text,
+    format_time,
+    make_table,
+    partition_count_text,
+    to_one_line,
+)
 
 __all__ = [
     "DecisionDescription",
@@ -171,32 +176,32 @@ class ReplicasDescription:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What reduces the safety of the data, in words."""
-        return tuple(_warnings(self))
+        return tuple(_find_warnings(self))
 
     def as_dict(self) -> dict[str, Any]:
         """The description as nested dicts and lists, for `json.dumps`."""
         return {**asdict(self), "warnings": list(self.warnings)}
 
     def __repr__(self) -> str:
-        directories = _directories(self)
-        partitions = _partitions(self)
-        warnings = f", {counted(len(self.warnings), 'warning')}" if self.warnings else ""
+        directories = _directory_count_text(self)
+        partitions = _partition_count_text(self)
+        warnings = f", {count_text(len(self.warnings), 'warning')}" if self.warnings else ""
         return f"<embedlog.ReplicasDescription: {directories}, {partitions}{warnings}>"
 
     def __str__(self) -> str:
-        return "\n\n".join(
-            f"{title}\n{_text(head, rows)}" if rows else title
-            for title, head, rows in _tables(self)
-        )
+        texts = []
+        for title, head, rows in _make_tables(self):
+            texts.append(f"{title}\n{_align(head, rows)}" if rows else title)
+        return "\n\n".join(texts)
 
     def _repr_html_(self) -> str:
-        return "".join(table(title, head, rows) for title, head, rows in _tables(self))
+        return "".join(make_table(title, head, rows) for title, head, rows in _make_tables(self))
 
 
 # ---- warnings ------------------------------------------------------------------------------------
 
 
-def _warnings(description: ReplicasDescription) -> Iterator[str]:
+def _find_warnings(description: ReplicasDescription) -> Iterator[str]:
     if not description.can_decide:
         answering = [
             directory.node
@@ -228,21 +233,23 @@ def _warnings(description: ReplicasDescription) -> Iterator[str]:
     }
     for state, count in counts.items():
         if count:
-            yield f"{counted(count, 'partition')} {state}"
-    yield from _single_copy_warnings(description)
+            yield f"{count_text(count, 'partition')} {state}"
+    yield from _warn_of_single_copies(description)
 
 
-def _single_copy_warnings(description: ReplicasDescription) -> Iterator[str]:
+def _warn_of_single_copies(description: ReplicasDescription) -> Iterator[str]:
     """What a set keeps in one directory only, although it has more."""
     holders = sum(directory.state != "witness" for directory in description.directories)
     single = [partition for partition in description.partitions if len(partition.replicas) == 1]
     if not description.voters or holders < 2 or not single:
         return
     names = list(dict.fromkeys(partition.topic for partition in single))
-    shown = ", ".join(names[:TOPICS_SHOWN]) + (", …" if len(names) > TOPICS_SHOWN else "")
+    topics = ", ".join(names[:TOPICS_SHOWN])
+    if len(names) > TOPICS_SHOWN:
+        topics += ", …"
     has = "has" if len(single) == 1 else "have"
     yield (
-        f"{counted(len(single), 'partition')} {has} one copy only ({shown}): replicate(factor) "
+        f"{count_text(len(single), 'partition')} {has} one copy only ({topics}): replicate(factor) "
         "gives each more"
     )
 
@@ -252,25 +259,25 @@ def _single_copy_warnings(description: ReplicasDescription) -> Iterator[str]:
 Table = tuple[str, Sequence[str], list[list[str]]]
 
 
-def _tables(description: ReplicasDescription) -> Iterator[Table]:
+def _make_tables(description: ReplicasDescription) -> Iterator[Table]:
     """Title, head and rows of each table; a table without a head is a list."""
-    decides = "a majority answers" if description.can_decide else "NO majority answers"
-    term = (
-        ""
-        if description.term < 0
-        else f"; term {description.term}, voters {_nodes(description.voters)}, {decides}"
-    )
+    title = _directory_count_text(description)
+    if description.term >= 0:
+        decides = "a majority answers" if description.can_decide else "NO majority answers"
+        title += f"; term {description.term}, voters {_nodes(description.voters)}, {decides}"
     yield (
-        f"{_directories(description)}{term}",
+        title,
         _DIRECTORY_HEAD,
         [_directory_row(directory) for directory in description.directories],
     )
     if description.warnings:
         yield "Warnings", (), [[text] for text in description.warnings]
     shown = description.partitions[:PARTITIONS_SHOWN]
-    hint = "" if len(shown) == len(description.partitions) else f", the first {len(shown)} of them"
+    title = _partition_count_text(description)
+    if len(shown) < len(description.partitions):
+        title += f", the first {len(shown)} of them"
     yield (
-        f"{_partitions(description)}{hint}",
+        title,
         _PARTITION_HEAD,
         [row for partition in shown for row in _partition_rows(partition)],
     )
@@ -313,13 +320,13 @@ def _directory_row(directory: DirectoryDescription) -> list[str]:
         since,
         directory.reason or "",
     )
-    return [line(text) for text in texts]
+    return [to_one_line(text) for text in texts]
 
 
 def _partition_rows(partition: ReplicatedPartitionDescription) -> list[list[str]]:
     """One row for each replica; the first one has the facts of the partition."""
     facts = [
-        line(f"{partition.topic}-{partition.partition}"),
+        to_one_line(f"{partition.topic}-{partition.partition}"),
         partition.state.removesuffix("Partition"),
         str(partition.leader_epoch),
         _nodes(partition.isr),
@@ -344,30 +351,33 @@ def _partition_rows(partition: ReplicatedPartitionDescription) -> list[list[str]
 
 def _decision_row(decision: DecisionDescription) -> list[str]:
     hidden_count = len(decision.changes) - CHANGES_SHOWN
-    text = "; ".join(decision.changes[:CHANGES_SHOWN]) + (
-        f"; and {hidden_count} more" if hidden_count > 0 else ""
-    )
-    return [str(decision.offset), str(decision.term), _second(decision.timestamp_ms), line(text)]
+    text = "; ".join(decision.changes[:CHANGES_SHOWN])
+    if hidden_count > 0:
+        text += f"; and {hidden_count} more"
+    return [
+        str(decision.offset),
+        str(decision.term),
+        _second(decision.timestamp_ms),
+        to_one_line(text),
+    ]
 
 
-def _text(head: Sequence[str], rows: list[list[str]]) -> str:
-    every = [list(head), *rows] if head else rows
-    widths = [max(len(row[at]) for row in every) for at in range(len(every[0]))]
-    return "\n".join("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in every)
+def _align(head: Sequence[str], rows: list[list[str]]) -> str:
+    """The rows as lines of text, with columns of equal width."""
+    lines = [list(head), *rows] if head else rows
+    widths = [max(len(cells[column]) for cells in lines) for column in range(len(lines[0]))]
+    return "\n".join("  " + "  ".join(map(str.ljust, cells, widths)).rstrip() for cells in lines)
 
 
-def _directories(description: ReplicasDescription) -> str:
-    return (
-        "1 directory"
-        if len(description.directories) == 1
-        else f"{len(description.directories)} directories"
-    )
+def _directory_count_text(description: ReplicasDescription) -> str:
+    if len(description.directories) == 1:
+        return "1 directory"
+    return f"{len(description.directories)} directories"
 
 
-def _partitions(description: ReplicasDescription) -> str:
-    return counted_partitions(
-        len(description.partitions), sum(partition.internal for partition in description.partitions)
-    )
+def _partition_count_text(description: ReplicasDescription) -> str:
+    internal_count = sum(partition.internal for partition in description.partitions)
+    return partition_count_text(len(description.partitions), internal_count)
 
 
 def _nodes(nodes: Iterable[int]) -> str:
@@ -379,4 +389,4 @@ def _number(value: int | None) -> str:
 
 
 def _second(time_ms: int) -> str:
-    return time(time_ms).partition(".")[0]
+    return format_time(time_ms).partition(".")[0]

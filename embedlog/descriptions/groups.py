@@ -67,13 +67,11 @@ class GroupPartition:
     def __post_init__(self) -> None:
         position = None if self.committed is None else self.committed.offset
         object.__setattr__(self, "position", position)
-        lag = (
-            None
-            if position is None or self.log_end_offset is None
-            else self.log_end_offset - position
-        )
-        is_beyond_the_end = lag is not None and lag < 0
-        object.__setattr__(self, "lag", None if is_beyond_the_end else lag)
+        lag: int | None = None
+        if position is not None and self.log_end_offset is not None:
+            is_beyond_the_end = position > self.log_end_offset
+            lag = None if is_beyond_the_end else self.log_end_offset - position
+        object.__setattr__(self, "lag", lag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +118,19 @@ class GroupDescription:
         Before the first commit in a partition its lag is not known: what its reader has done is not
         in the log.
         """
-        lags = [partition.lag for partition in self.partitions]
-        known = [lag for lag in lags if lag is not None]
-        return sum(known) if known and len(known) == len(lags) else None
+        if not self.partitions:
+            return None
+        lag = 0
+        for partition in self.partitions:
+            if partition.lag is None:
+                return None
+            lag += partition.lag
+        return lag
 
     def __repr__(self) -> str:
         counts = (
-            f"{tables.counted(len(self.members), 'member')}, "
-            f"{tables.counted(len(self.partitions), 'partition')}"
+            f"{tables.count_text(len(self.members), 'member')}, "
+            f"{tables.count_text(len(self.partitions), 'partition')}"
         )
         return (
             f"<embedlog.GroupDescription {self.group_id!r}: {self.state}, {counts}, "
@@ -138,20 +141,20 @@ class GroupDescription:
         head = ("topic", "partition", "committed", "end", "lag", "member")
         rows = [
             (
-                each.topic,
-                each.partition,
-                each.position,
-                each.log_end_offset,
-                each.lag,
-                each.member_id,
+                partition.topic,
+                partition.partition,
+                partition.position,
+                partition.log_end_offset,
+                partition.lag,
+                partition.member_id,
             )
-            for each in self.partitions
+            for partition in self.partitions
         ]
         facts = (
-            f"group {self.group_id}: {self.state}, {tables.counted(len(self.members), 'member')}, "
+            f"group {self.group_id}: {self.state}, {tables.count_text(len(self.members), 'member')}, "
             f"{_lag_in_words(self.lag)}"
         )
-        return tables.shortened(facts, head, rows)
+        return tables.make_short_table(facts, head, rows)
 
 
 def _lag_in_words(lag: int | None) -> str:

@@ -50,9 +50,9 @@ class TopicDescription:
         return len(self.partitions)
 
     def __repr__(self) -> str:
-        offsets = sum(each.high_watermark - each.log_start_offset for each in self.partitions)
-        size = sum(each.size_bytes for each in self.partitions)
-        count = tables.counted(self.partition_count, "partition")
+        offsets = _offset_count(self.partitions)
+        size = _size_of(self.partitions)
+        count = tables.count_text(self.partition_count, "partition")
         return (
             f"<embedlog.TopicDescription {self.name!r}: {count}, {offsets} offsets, {size} bytes>"
         )
@@ -70,19 +70,19 @@ class TopicDescription:
         )
         rows = [
             (
-                each.partition,
-                each.log_start_offset,
-                each.log_end_offset,
-                each.high_watermark,
-                each.last_stable_offset,
-                each.leader_epoch,
-                each.size_bytes,
-                each.path,
+                partition.partition,
+                partition.log_start_offset,
+                partition.log_end_offset,
+                partition.high_watermark,
+                partition.last_stable_offset,
+                partition.leader_epoch,
+                partition.size_bytes,
+                partition.path,
             )
-            for each in self.partitions
+            for partition in self.partitions
         ]
         settings = "".join(f"; {name}={value}" for name, value in self.config.items())
-        return tables.shortened(f"topic {self.name}{settings}", head, rows)
+        return tables.make_short_table(f"topic {self.name}{settings}", head, rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A mapping proxy cannot be pickled, so the pickle has a dict, which __post_init__ wraps
@@ -95,17 +95,27 @@ class TopicDescription:
 
 def table_of(title: str, names: Sequence[str], describe: Callable[[str], TopicDescription]) -> str:
     """An HTML table of topics, without rows a title only. Raises what `describe` raises."""
-    found = [describe(name) for name in names[: tables.ROWS_SHOWN]]
-    rows = [
-        (
-            each.name,
-            each.partition_count,
-            sum(part.high_watermark - part.log_start_offset for part in each.partitions),
-            sum(part.size_bytes for part in each.partitions),
+    rows = []
+    for name in names[: tables.ROWS_SHOWN]:
+        topic = describe(name)
+        rows.append(
+            (
+                topic.name,
+                topic.partition_count,
+                _offset_count(topic.partitions),
+                _size_of(topic.partitions),
+            )
         )
-        for each in found
-    ]
-    more = f", the first {len(found)} of {len(names)} topics" if len(found) < len(names) else ""
-    return tables.shortened(
-        title + more, ("topic", "partitions", "offsets", "bytes") if names else (), rows
-    )
+    if len(rows) < len(names):
+        title += f", the first {len(rows)} of {len(names)} topics"
+    head = ("topic", "partitions", "offsets", "bytes") if names else ()
+    return tables.make_short_table(title, head, rows)
+
+
+def _offset_count(partitions: Sequence[PartitionDescription]) -> int:
+    """The number of offsets of which readers may get records."""
+    return sum(partition.high_watermark - partition.log_start_offset for partition in partitions)
+
+
+def _size_of(partitions: Sequence[PartitionDescription]) -> int:
+    return sum(partition.size_bytes for partition in partitions)

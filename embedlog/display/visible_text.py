@@ -22,12 +22,15 @@ def visible(text: str, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(
-        each if each.isprintable() or each in keep or category(each) == "Zs" else _sign(each)
-        for each in text
+        character if _is_harmless(character, keep) else _sign_of(character) for character in text
     )
 
 
-def _sign(character: str) -> str:
+def _is_harmless(character: str, keep: str) -> bool:
+    return character.isprintable() or character in keep or category(character) == "Zs"
+
+
+def _sign_of(character: str) -> str:
     code = ord(character)
     if code < 0x20:
         return chr(0x2400 + code)  # the signs of Unicode for control characters

@@ -319,7 +319,7 @@ class _Decoding:
         self.pool = pool or shared_pool()
         self.position = position
         window = window or Window()
-        self.window = codec.window(
+        self.window = codec.make_window(
             window.start_offset, window.end_offset, window.start_ms, window.end_ms
         )
 

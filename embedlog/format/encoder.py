@@ -44,7 +44,7 @@ def partitions_of(keys: BytesColumn, partition_count: int) -> NDArray[np.int32]:
     """Kafka's partition of every key; -1 for a null key."""
     numbers = np.empty(len(keys), np.int32)
     column = (keys.data, keys.offsets, keys.validity, keys.validity_offset)
-    if native.partitions(column, partition_count, numbers) < 0:
+    if native.assign_partitions(column, partition_count, numbers) < 0:
         raise InvalidRecordError("offsets of the keys' column do not rise within its data")
     return numbers
 
@@ -121,19 +121,21 @@ def _make_encoder(
     _add_column(encoder, "values", columns.values, columns.count)
     _add_column(encoder, "keys", columns.keys, columns.count)
     if isinstance(columns.timestamps, int):
-        encoder.timestamp(columns.timestamps)
+        encoder.set_timestamp(columns.timestamps)
     else:
         _check_length("timestamps", len(columns.timestamps), columns.count)
-        encoder.array("timestamps", "int64_t[]", np.ascontiguousarray(columns.timestamps, np.int64))
+        encoder.set_array(
+            "timestamps", "int64_t[]", np.ascontiguousarray(columns.timestamps, np.int64)
+        )
     if columns.headers is not None:
         _check_length("headers", len(columns.headers.starts) - 1, columns.count)
-        encoder.array(
+        encoder.set_array(
             "header_starts", "int32_t[]", np.ascontiguousarray(columns.headers.starts, np.int32)
         )
         _add_column(encoder, "header_keys", columns.headers.keys, len(columns.headers.keys))
         _add_column(encoder, "header_values", columns.headers.values, len(columns.headers.keys))
     if selection is not None:
-        encoder.array("selection", "int64_t[]", np.ascontiguousarray(selection, np.int64))
+        encoder.set_array("selection", "int64_t[]", np.ascontiguousarray(selection, np.int64))
     return encoder
 
 
@@ -146,7 +148,7 @@ def _add_column(encoder: native.Encoder, name: str, column: BytesColumn | None, 
         raise InvalidRecordError(
             f"validity bits of {name}", expected=required_bits, found=8 * len(column.validity)
         )
-    encoder.column(name, column.data, column.offsets, column.validity, column.validity_offset)
+    encoder.set_column(name, column.data, column.offsets, column.validity, column.validity_offset)
 
 
 def _check_length(name: str, length: int, expected: int) -> None:

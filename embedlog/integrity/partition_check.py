@@ -320,7 +320,7 @@ class PartitionCheck:
             return None
         data = files.read_bytes(manifest.path) or b""
         is_empty = manifest.start is None and not manifest.segments
-        if not manifest.whole or (len(data) >= HEAD_BYTES and is_empty):
+        if not manifest.is_whole or (len(data) >= HEAD_BYTES and is_empty):
             self._add(
                 "manifest",
                 file_names.MANIFEST,
@@ -489,7 +489,7 @@ class PartitionCheck:
         self._add("unfinished", check.path.name, last.problem.message, last.start)
 
     def _check_gaps(self) -> None:
-        """Missing offsets that nothing explains, by the rule of a load (EVIDENCE-4, EVIDENCE-7)."""
+        """Missing offsets that nothing explains, by the rule of a load (`partition/recovery`)."""
         manifest = self._checked.manifest
         facts = self._facts
         is_described = not facts.foreign and manifest is not None and manifest.start is not None

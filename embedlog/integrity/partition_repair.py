@@ -392,7 +392,7 @@ class ClosedPartitionRepair:
                 infos.append(manifest.closed)
             start = manifest.start
             # its end is lost, perhaps with a newer start, which the checkpoint has
-            if not manifest.whole:
+            if not manifest.is_whole:
                 start = start._replace(offset=max(start.offset, self._facts.log_start))
             manifest.rewrite(infos, start)
         self._note(f"{file_names.MANIFEST} is written again")

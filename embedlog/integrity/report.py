@@ -281,11 +281,11 @@ class CheckReport:
         return all(finding.severity == NOTE for finding in self.findings)
 
     def __str__(self) -> str:
-        partitions = tables.counted_partitions(self.partitions, self.internal_partitions)
-        segments = tables.counted(self.segments, "segment")
-        size = tables.counted(self.size_bytes, "byte")
+        partitions = tables.partition_count_text(self.partitions, self.internal_partitions)
+        segments = tables.count_text(self.segments, "segment")
+        size = tables.count_text(self.size_bytes, "byte")
         finding_count = sum(finding.severity != NOTE for finding in self.findings)
-        result = tables.counted(finding_count, "finding") if finding_count else "in order"
+        result = tables.count_text(finding_count, "finding") if finding_count else "in order"
         lines = [f"{partitions}, {segments}, {size}: {result}"]
         lines += [f"repaired: {change}" for change in self.repaired]
         for finding in self.findings:
@@ -310,4 +310,4 @@ class CheckReport:
             )
             for finding in self.findings
         ]
-        return tables.shortened(str(self).splitlines()[0], head, rows)
+        return tables.make_short_table(str(self).splitlines()[0], head, rows)

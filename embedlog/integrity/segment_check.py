@@ -1,7 +1,7 @@
 """Checks one segment: its batches, and each entry of its indexes and digests.
 
-- An entry of an index must name a batch as INDEX-2 says. Entries that point into damaged bytes are
-  not judged.
+- An entry of an index must name the last offset and the first byte of one batch (`index`). Entries that
+  point into damaged bytes are not judged.
 - Entries after the known number do not count: they belong to an append that is not published.
 - Each entry of the transaction index has its abort marker. A marker of a transaction without
   records has no entry, so missing entries show only by their known number and digest.
@@ -144,7 +144,9 @@ class SegmentCheck:
         is_digested = info is not None and info.digested
         with (
             files.opened(self.path) as fd,
-            interval_digests.opened(segment.directory, segment.base, usable=is_digested) as records,
+            interval_digests.open_records(
+                segment.directory, segment.base, usable=is_digested
+            ) as records,
         ):
             reader = SegmentReader(
                 fd, self.path, expected, lambda batches: self._check_batches(fd, batches)
@@ -243,7 +245,7 @@ class SegmentCheck:
         )
 
     def _check_leap(self) -> None:
-        """Name the damaged base offset of the last batch by the rule of a load (LOADER-6); the
+        """Name the damaged base offset of the last batch by the rule of a load; the
         offset before it is known.
         """
         leap = self._leap
@@ -299,7 +301,7 @@ class SegmentCheck:
         for row in np.flatnonzero((batches["attributes"] & record_batch.CONTROL) != 0):
             self._note_marker(fd, batches[row : row + 1])
         if self._epochs is not None and self._other_epoch is None:
-            disagreement = self._epochs.disagreement(
+            disagreement = self._epochs.find_disagreement(
                 batches["base_offset"], batches["leader_epoch"]
             )
             if disagreement is not None:
@@ -405,7 +407,7 @@ class SegmentCheck:
         return rows
 
     def _judge_offsets(self, entries: IndexEntries, batches: Batches) -> None:
-        """Compare the offset entries whose positions are in these batches (INDEX-2)."""
+        """Compare the offset entries whose positions are in these batches."""
         positions = batches["position"].astype(np.int64)
         end = int(positions[-1] + batches["size"][-1])
         rows = np.flatnonzero((entries.others >= positions[0]) & (entries.others < end))
@@ -419,7 +421,7 @@ class SegmentCheck:
         entries.wrong[rows] = is_other_position | is_other_offset
 
     def _judge_times(self, batches: Batches) -> None:
-        """Compare the time entries whose offsets are in these batches (INDEX-2)."""
+        """Compare the time entries whose offsets are in these batches."""
         entries = self._time_entries
         bases = batches["base_offset"].astype(np.int64)
         lasts = bases + batches["last_offset_delta"]
@@ -478,7 +480,10 @@ class SegmentCheck:
         with files.opened(path) as fd:
             records = interval_digests.Records(fd, base, info.index_entries)
             for number, position in enumerate(self._offset_entries.others.tolist()):
-                if self._offset_entries.wrong[number] or records.seed(number, position) is not None:
+                if (
+                    self._offset_entries.wrong[number]
+                    or records.state_at(number, position) is not None
+                ):
                     continue
                 message = "a record is missing, or its checksum is wrong"
                 self._add("digests", message, number * interval_digests.RECORD_BYTES, name=name)

@@ -121,7 +121,7 @@ class AppendLock:
         self, deadline_ns: int, mutex: contextlib.AbstractContextManager[None]
     ) -> Iterator[LockedPartition]:
         with mutex, Guard(self._end, told=True):
-            lock_order.taken(self._lock_name)
+            lock_order.record_lock(self._lock_name)
             shown = self._begin(deadline_ns)
             yield LockedPartition(self.state, self.segments, self.writer, self.producers, shown)
 
@@ -137,7 +137,7 @@ class AppendLock:
         writer = self.state.writer
         if writer is not None:
             writer.end(kind is not None)
-        lock_order.left(self._lock_name)
+        lock_order.record_unlock(self._lock_name)
 
     def _held(self) -> LockedPartition:
         return LockedPartition(self.state, self.segments, self.writer, self.producers)
@@ -153,7 +153,7 @@ class AppendLock:
                 if (shown := replication.read(self.state.page)) is not None:
                     return shown
                 writer.end(False)
-                # which makes a damaged page again from the log (CONTROLPAGE-2)
+                # which makes a damaged page again from the log
                 code = system.MUST_REMAP
             self.settle(code, deadline_ns)
 
@@ -199,7 +199,7 @@ class AppendLock:
         Raises InvalidRecordError, StorageError, UnknownTopicOrPartitionError.
         """
         self.state.mark_dirty()
-        while (code := (writer := self.writer.native()).held(batch, 0)) != system.APPENDED:
+        while (code := (writer := self.writer.native()).append_locked(batch, 0)) != system.APPENDED:
             self.settle_held(code)
         out = writer.out
         if stamp is not None:
@@ -273,7 +273,7 @@ class AppendLock:
             if lock is None:
                 self.state.raise_closed()
             with Guard(functools.partial(self._leave_broken, writer)):
-                lock_order.taken(self._lock_name)
+                lock_order.record_lock(self._lock_name)
                 self.state.lock_os(lock, deadline_ns)
                 page = self.state.page
                 due = page.word(system.WORD_OWNER) or page.word(system.WORD_ROLL_INTENT)
@@ -281,7 +281,7 @@ class AppendLock:
 
     def _leave_broken(self, writer: system.Writer) -> None:
         writer.end(True)
-        lock_order.left(self._lock_name)
+        lock_order.record_unlock(self._lock_name)
 
     # ---- for readers -----------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ class DigestCheck:
         if not info.digested:
             return None
         with self._records(info, place.number) as records:
-            return records.seed(place.number, place.position)
+            return records.state_at(place.number, place.position)
 
     def reach(
         self,

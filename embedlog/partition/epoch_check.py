@@ -93,13 +93,17 @@ class EpochCheck:
 
     def _wrong(self, batches: Batches) -> tuple[int, int] | None:
         cache = self.known(int(batches["leader_epoch"][-1]))
-        return cache.disagreement(batches["base_offset"], batches["leader_epoch"])
+        return cache.find_disagreement(batches["base_offset"], batches["leader_epoch"])
 
     def _compared(self) -> bool:
         """Whether the checkpoint was compared with the batches, and made again if it was damaged
         (EPOCHCHECK-3).
         """
-        if self.compare is None or self._state.context.read_only or locks.owned(self._state.mutex):
+        if (
+            self.compare is None
+            or self._state.context.read_only
+            or locks.is_owned(self._state.mutex)
+        ):
             return False
         self.compare()
         self.forget()

@@ -49,7 +49,7 @@ class EpochFile:
         facts = files.facts_of(self._name)
         (known, entries) = self._read
         if facts is not None and facts == known:
-            return EpochCache.rising(entries)
+            return EpochCache.from_rising(entries)
         found = checkpoints.read_epochs(self._name)
         settled = (
             facts is not None

@@ -56,14 +56,14 @@ def _append_checked(
         if not (writer.settings_are_present() and progress.is_accepted_by(lock.state.config)):
             return 0, system.OTHER_SETTINGS
         arguments = progress.run.buffer, progress.start, progress.table_left
-        code = writer.held(*arguments)
+        code = writer.append_locked(*arguments)
         # as for the first append to a partition: here, the checks need not be repeated
         if code == system.MUST_REOPEN:
             try:
                 lock.settle_held(code)
             except EmbedlogError as problem:  # nothing was written: the lock is left in order
                 return problem, code
-            code = writer.held(*arguments)
+            code = writer.append_locked(*arguments)
         if code == system.MUST_REPAIR:
             raise _Undone
         if code == system.APPENDED:

@@ -63,16 +63,18 @@ class InterposedWriter(system.Writer):
             APPEND, run, partial(super().append, run, start, rows, deadline_ns, known), deadline_ns
         )
 
-    def held(self, run: Any, start: int, rows: Any = None) -> int:
+    def append_locked(self, run: Any, start: int, rows: Any = None) -> int:
         return self._asked(
             APPEND,
             run,
-            partial(super().held, run, start, rows),
+            partial(super().append_locked, run, start, rows),
             system.boot_ns() + self._timeout_ns,
         )
 
-    def marker(self, batch: Any, first_unstable: int, entry: bytes | None, index_fd: int) -> int:
-        marker = partial(super().marker, batch, first_unstable, entry, index_fd)
+    def append_marker(
+        self, batch: Any, first_unstable: int, entry: bytes | None, index_fd: int
+    ) -> int:
+        marker = partial(super().append_marker, batch, first_unstable, entry, index_fd)
         return self._asked(MARKER, batch, marker, system.boot_ns() + self._timeout_ns)
 
     def _asked(self, step: str, run: object, append: Callable[[], int], deadline_ns: int) -> int:
@@ -83,7 +85,7 @@ class InterposedWriter(system.Writer):
             except OSError as problem:
                 if isinstance(problem, EmbedlogError):
                     raise
-                return -1000 - (problem.errno or errno.EIO)  # as the C core (CALLS-1)
+                return -1000 - (problem.errno or errno.EIO)  # as the C core
         code = append()
         self._run = None if code == system.APPENDED or system.errno_of(code) else run
         if code == system.APPENDED:

@@ -111,11 +111,11 @@ def _write(
     writer = held.writer.native()
     unstable, entry = ending(state, producer.producer_id, Marker(commit, 0), now.log_end)
     if entry is None:
-        code = writer.marker(batch, unstable, None, -1)
+        code = writer.append_marker(batch, unstable, None, -1)
     else:
         path = file_names.segment_path(held.path, now.segment_base, file_names.TRANSACTION_INDEX)
         with files.opened(path, files.CREATE, held.mode) as fd:
-            code = writer.marker(batch, unstable, entry, fd)
+            code = writer.append_marker(batch, unstable, entry, fd)
         if code != system.APPENDED and now.transaction_entries == 0:
             # in Kafka only a segment with an aborted transaction has one
             files.unlink(path, missing_ok=True)

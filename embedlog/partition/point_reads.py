@@ -167,7 +167,7 @@ class PointReads:
         """The records of the batch that holds `offset`, from there on; None if the general reader
         must read it.
         """
-        out = short_read.placed()
+        out = short_read.make_placed()
         place = self._known(offset)
         if place is None or not short_read.place_begin(
             place.files.opened[1].raw, offset, committed, out
@@ -195,7 +195,7 @@ class PointReads:
         must find it.
         """
         now = self._state.published()
-        out = short_read.placed()
+        out = short_read.make_placed()
         info = self._listed(lambda: next(self._segments.reaching(timestamp_ms, now), None))
         if info is None or info.max_timestamp < timestamp_ms:
             return None

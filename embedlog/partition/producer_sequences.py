@@ -76,7 +76,7 @@ class ProducerSequences:
         if known is None:
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
-            known = self._known[stamp.producer_id] = system.known(stamp.producer_id)
+            known = self._known[stamp.producer_id] = system.make_known(stamp.producer_id)
         if known.epoch != stamp.epoch:
             known.seen = -1
         known.may_open = stamp.opens
@@ -341,5 +341,5 @@ def _marker(fd: int, path: str, rows: Batches, row: int) -> Marker | None:
 
 
 def _now_ms() -> int:
-    """The clock of idle producers: that of the boot, moved by tests (CLOCK-3)."""
+    """The clock of idle producers: that of the boot, moved by tests."""
     return (system.boot_ns() + system.advanced_ns()) // 1_000_000

@@ -47,15 +47,15 @@ from embedlog.storage import (
     lock_holders,
     locks,
 )
-from embedlog.storage.call_deadline import NEVER_NS, bounded
+from embedlog.storage.call_deadline import NEVER_NS, bound_deadline
 from embedlog.storage.control_page import (
     DurableRecord,
     PageFile,
     cache_number,
     check,
+    exact_cache_number,
     floor_of,
-    in_place,
-    known_cache,
+    is_in_place,
     make_page,
     map_page,
 )
@@ -145,7 +145,7 @@ class PartitionState:
         if self.page_file is not None:
             return
         until = min(deadline_ns, self.deadline()) if self.context.in_set else deadline_ns
-        with locks.entering(self.mutex, bounded(until), self.path, locks.LoadPendingError):
+        with locks.entering(self.mutex, bound_deadline(until), self.path, locks.LoadPendingError):
             if self.page_file is None and self.static is None and not self.closed:
                 self._open_read_only() if self.context.read_only else self._open_for_writing()
 
@@ -279,7 +279,7 @@ class PartitionState:
             with contextlib.closing(self.open_lock()) as lock:  # which releases it
                 self.lock_os(lock, deadline_ns)
                 # else the directory was set aside meanwhile
-                if not self.context.in_set or lock.in_place():
+                if not self.context.in_set or lock.is_in_place():
                     self.page_file = self._page_locked()
 
     def open_lock(self) -> locks.LockFile:
@@ -315,7 +315,7 @@ class PartitionState:
             raise
 
     def _is_valid(self, mapped: PageFile) -> bool:
-        """Whether a page is of this incarnation, and its tuple has no damage (CONTROLPAGE-2)."""
+        """Whether a page is of this incarnation, and its tuple has no damage."""
         return check(mapped, self._expected(mapped)) and mapped.page.read() is not None
 
     def _check_topic(self) -> None:
@@ -343,7 +343,7 @@ class PartitionState:
         ):
             # The mark that follows would show a log of ours, also after a kill.
             self.manifest.rewrite([], Start(bases[0], bases[-1], identity.BEFORE_VISITS))
-        waits = not loading.clean and dirty_mark.may_wait(self.path, self.config.preallocate)
+        waits = not loading.clean and dirty_mark.can_sync_later(self.path, self.config.preallocate)
         if waits:
             dirty_mark.make(self.path, self.context.mode)
         elif not loading.clean:
@@ -366,7 +366,7 @@ class PartitionState:
         )
         self._note_loaded(loading, loaded)
         durable = self._durable_at_load(
-            loading, loaded, moved=not in_place(mapped, self.topic_id, self.number)
+            loading, loaded, moved=not is_in_place(mapped, self.topic_id, self.number)
         )
         kept = loading.clean or self._has_kept_everything(mapped, foreign, loaded)
         mapped.page.write(
@@ -392,11 +392,11 @@ class PartitionState:
         detached, it proves nothing. REQUIRES the earlier page, which the load replaces.
         """
         page = mapped.page
-        cache = known_cache(self.path)
+        cache = exact_cache_number(self.path)
         if foreign or not cache or page.word(system.WORD_CACHE) != cache:
             return False
         before = replication.read(page)
-        if before is None or not in_place(mapped, self.topic_id, self.number):
+        if before is None or not is_in_place(mapped, self.topic_id, self.number):
             return False
         published, replica = before
         if replica.role == replication.ROLE_NONE and not self._is_kept(page):
@@ -436,7 +436,7 @@ class PartitionState:
         stale = (
             any(base >= now.segment_base for base in manifest.segments)
             or manifest.start is None
-            or not manifest.whole
+            or not manifest.is_whole
         )
         if (
             loading.foreign
@@ -484,7 +484,7 @@ class PartitionState:
         dirty = files.exists(self.path / file_names.DIRTY) and not self.context.foreign
         closed = self.context.clean or (
             self.context.in_set and write and not foreign and not files.is_link(self.path)
-        )  # DIRTYMARK-3
+        )  # without a mark it is as its last close left it
         points = self.context.recovery_points
         starts = self.context.log_starts
         cleaned = self.context.cleaned
@@ -578,7 +578,7 @@ class PartitionState:
                     self.raise_closed()
                 return static.published
         found = mapped.page.read()
-        return found if found is not None and mapped.page.alive() else self._published_again()
+        return found if found is not None and mapped.page.is_alive() else self._published_again()
 
     def _published_again(self) -> Published:
         self.remap()
@@ -641,7 +641,7 @@ class PartitionState:
             owner = f"pid {pid} on {os.uname().nodename}"
             since = f" for {age_s:.1f} s"
         else:  # between the lock and the owner word
-            owner = lock_holders.held_by(path) or "an unknown process"
+            owner = lock_holders.name_holders(path) or "an unknown process"
         return LockTimeoutError(
             f"append lock not free before the deadline: held by {owner}{since}", path=path
         )

@@ -73,7 +73,7 @@ class Tail:
         """
         if self._kept is None:
             code, size_bytes, end = self._read_acquired()
-        elif self._kept.forgotten:  # the partition was closed, or its files were replaced
+        elif self._kept.is_forgotten:  # the partition was closed, or its files were replaced
             return None
         else:
             code, size_bytes, end = self._tailing.read()

@@ -113,7 +113,7 @@ class AppendWriter:
                 if config.compacted
                 else config.segment_ms
             )
-            state.writer.limits(
+            state.writer.set_limits(
                 segment_bytes=config.segment_bytes,
                 segment_ms=interval_ms,
                 index_bytes=config.segment_index_bytes,
@@ -147,14 +147,14 @@ class AppendWriter:
         if self.on_segment is not None:
             self.on_segment(now.segment_base)
         log_fd, index_fd, time_fd, digest_fd = [*fds, -1][:4]
-        self.native().segment(now.segment_base, log_fd, index_fd, time_fd, digest_fd, cuts)
+        self.native().set_segment(now.segment_base, log_fd, index_fd, time_fd, digest_fd, cuts)
 
     def close_segment(self) -> None:
         """Close the descriptors of the segment. The C core forgets them first: their numbers are
         given to other files.
         """
         if self._state.writer is not None:
-            self._state.writer.segment(-1, -1, -1, -1, -1)
+            self._state.writer.set_segment(-1, -1, -1, -1, -1)
         fds = self.fds
         self.fds = ()
         for fd in fds:
@@ -181,7 +181,7 @@ class AppendWriter:
         descriptors of the syncs stay.
         """
         mutex = self._state.mutex
-        if locks.owned(mutex):
+        if locks.is_owned(mutex):
             return False
         try:
             if not mutex.acquire(timeout=wait_s):

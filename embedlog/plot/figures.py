@@ -1,8 +1,8 @@
 """Draws the lines of a history with matplotlib.
 
-PLOT-1  matplotlib is imported for the first figure, not with the package. A figure belongs to the
-    caller: it is not among those that matplotlib keeps and shows
-PLOT-2  names of groups and topics are input: no text is taken for mathematics
+- matplotlib is imported for the first figure, not with the package. A figure belongs to the caller:
+  it is not among those that matplotlib keeps and shows.
+- Names of groups and topics are input: no text is taken for mathematics.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEGEND_MAX: Final = 20  # lines with a name
 
 def lag(history: History, axes: Axes | None = None) -> Axes:
     """Draw the lag of each group over time. Raises MissingExtraError without matplotlib."""
-    return _drawn(history.lags(), "lag of groups", "records", axes)
+    return _draw(history.lags(), "lag of groups", "records", axes)
 
 
 def throughput(
@@ -33,7 +33,7 @@ def throughput(
 
     Raises MissingExtraError without matplotlib.
     """
-    return _drawn(
+    return _draw(
         history.rates(include_internal=include_internal),
         "throughput of topics",
         "records per second",
@@ -41,18 +41,18 @@ def throughput(
     )
 
 
-def _drawn(
+def _draw(
     lines: Mapping[str, Sequence[tuple[float, float]]], title: str, unit: str, axes: Axes | None
 ) -> Axes:
     """The lines in a new figure, or in the given axes."""
     if axes is None:
-        axes = _axes()
+        axes = _make_axes()
     axes.set_title(title)
     axes.set_ylabel(unit)
     for number, (name, points) in enumerate(lines.items()):
         times = [time_s / DAY_S for time_s, _ in points]  # matplotlib counts days since 1970
         # a label that begins with "_" is not in the legend
-        label = _escaped(name) if number < LEGEND_MAX else f"_{number}"
+        label = _escape(name) if number < LEGEND_MAX else f"_{number}"
         axes.plot(times, [value for _, value in points], label=label)
     axes.xaxis_date()
     if lines:
@@ -62,7 +62,7 @@ def _drawn(
     return axes
 
 
-def _axes() -> Axes:
+def _make_axes() -> Axes:
     try:
         from embedlog.plot.shown_figure import ShownFigure
     except ImportError as missing:
@@ -71,11 +71,12 @@ def _axes() -> Axes:
     return axes
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     """A name as the text of a legend: printable, without the sign of mathematics, and never hidden
     by a "_" at its begin.
     """
-    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in name).replace(
-        "$", r"\$"
+    text = "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in name
     )
-    return f"\u200b{shown}" if shown.startswith("_") else shown
+    text = text.replace("$", r"\$")
+    return f"\u200b{text}" if text.startswith("_") else text

@@ -1,9 +1,9 @@
-"""Contains `History`, the end offsets of topics and the lags of groups at several times.
+"""Records a `History`: the end offsets of topics and the lags of groups at several times.
 
-PLOTHISTORY-1  a value is measured, never guessed: what a report does not know is a gap in its line
-PLOTHISTORY-2  memory is bounded: the oldest observation is dropped first
-PLOTHISTORY-3  a rate comes from the difference of end offsets, so it counts the appends of all
-    processes. Deletion changes no end
+- A value is measured, never guessed: what a report does not know is a gap in its line.
+- Memory is bounded: the oldest observation is dropped first.
+- A rate comes from the difference of end offsets, so it counts the appends of all processes.
+  Deletion changes no end.
 """
 
 from __future__ import annotations
@@ -57,53 +57,53 @@ class History:
     ) -> None:
         self._log = log
         self._clock_s = clock_s
-        self._found: deque[Observation] = deque(maxlen=count_max)
+        self._observations: deque[Observation] = deque(maxlen=count_max)
 
     def __repr__(self) -> str:
-        found = self._found
-        seconds = f" in {found[-1].time_s - found[0].time_s:.1f} s" if found else ""
-        return f"<embedlog.plot.History: {len(found)} observations{seconds}>"
+        text = f"{len(self._observations)} observations"
+        if self._observations:
+            seconds = self._observations[-1].time_s - self._observations[0].time_s
+            text += f" in {seconds:.1f} s"
+        return f"<embedlog.plot.History: {text}>"
 
     def observe(self) -> Observation:
         """Add the present state, and return it. Raises ClosedError."""
-        known = self._log.metrics(include_internal=True)
+        metrics = self._log.metrics(include_internal=True)
         ends: dict[str, int | None] = {}
-        for (topic, _), gauges in known["partitions"].items():
+        for (topic, _), gauges in metrics["partitions"].items():
             before = ends.get(topic, 0)
             end = gauges["LogEndOffset"]
             ends[topic] = None if before is None or end is None else before + end
-        made = Observation(
-            self._clock_s(),
-            {topic: end for topic, end in ends.items() if end is not None},
-            {group: each["records-lag"] for group, each in known["groups"].items()},
-            frozenset(self._log.topics(include_internal=True)).difference(self._log.topics()),
+        all_topics = frozenset(self._log.topics(include_internal=True))
+        observation = Observation(
+            time_s=self._clock_s(),
+            ends={topic: end for topic, end in ends.items() if end is not None},
+            lags={group: gauges["records-lag"] for group, gauges in metrics["groups"].items()},
+            internal=all_topics.difference(self._log.topics()),
         )
-        self._found.append(made)
-        return made
+        self._observations.append(observation)
+        return observation
 
     @property
     def observations(self) -> list[Observation]:
         """The observations in the order of time."""
-        return list(self._found)
+        return list(self._observations)
 
     def internal(self) -> frozenset[str]:
         """The names of the observed internal topics (`__consumer_offsets`, …)."""
-        return frozenset().union(*(each.internal for each in self._found))
+        return frozenset().union(*(observation.internal for observation in self._observations))
 
     def lags(self) -> dict[str, list[tuple[float, float]]]:
         """The lag of each group in records, by time; NaN while it is not known."""
-        return self._lines(lambda each: each.lags)
+        return self._make_lines(lambda observation: observation.lags)
 
     def ends(self, *, include_internal: bool = False) -> dict[str, list[tuple[float, float]]]:
         """The sum of the end offsets of each topic, by time; NaN while it is not known. Internal
         topics only if requested.
         """
         hidden = frozenset() if include_internal else self.internal()
-        return {
-            topic: line
-            for topic, line in self._lines(lambda each: each.ends).items()
-            if topic not in hidden
-        }
+        lines = self._make_lines(lambda observation: observation.ends)
+        return {topic: line for topic, line in lines.items() if topic not in hidden}
 
     def rates(self, *, include_internal: bool = False) -> dict[str, list[tuple[float, float]]]:
         """Offsets per second of each topic between two observations, at the time of the second one;
@@ -111,23 +111,29 @@ class History:
 
         Internal topics only if requested.
         """
-        return {
-            topic: [
-                (after_s, (end - start) / (after_s - before_s))
-                for (before_s, start), (after_s, end) in pairwise(line)
-                if after_s > before_s
-            ]
-            for topic, line in self.ends(include_internal=include_internal).items()
-        }
+        ends = self.ends(include_internal=include_internal)
+        return {topic: _rates_of(line) for topic, line in ends.items()}
 
-    def _lines(
+    def _make_lines(
         self, values: Callable[[Observation], Mapping[str, int | None]]
     ) -> dict[str, list[tuple[float, float]]]:
-        names = sorted({name for each in self._found for name in values(each)})
-        return {
-            name: [(each.time_s, _or_nan(values(each).get(name))) for each in self._found]
-            for name in names
-        }
+        names = {name for observation in self._observations for name in values(observation)}
+        lines = {}
+        for name in sorted(names):
+            lines[name] = [
+                (observation.time_s, _or_nan(values(observation).get(name)))
+                for observation in self._observations
+            ]
+        return lines
+
+
+def _rates_of(line: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The rise per second between two points of a line, at the time of the second one."""
+    rates = []
+    for (before_s, start), (after_s, end) in pairwise(line):
+        if after_s > before_s:
+            rates.append((after_s, (end - start) / (after_s - before_s)))
+    return rates
 
 
 def _or_nan(value: int | None) -> float:

@@ -1,7 +1,7 @@
 """Defines a figure that a notebook shows as a picture.
 
-PLOTFIGURE-1  a notebook shows a figure of matplotlib only after `%matplotlib inline` or an import
-    of pyplot. This one has the picture itself
+A notebook shows a figure of matplotlib only after `%matplotlib inline` or an import of pyplot. This
+one has the picture itself.
 """
 
 from __future__ import annotations

@@ -354,7 +354,7 @@ class Producer(Generic[K, V], metaclass=other_clients.Hinting):
     def partitions_for(self, topic: str) -> set[int]:
         """The numbers of a topic's partitions. Raises UnknownTopicOrPartitionError."""
         self._pipeline.check_open()
-        return set(self._engine.topic(topic).here)
+        return set(self._engine.topic(topic).usable_numbers)
 
     def metrics(self) -> dict[str, float]:
         """Kafka's metrics, by Kafka's names and in its units: totals since the producer was made,

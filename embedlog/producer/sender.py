@@ -152,7 +152,7 @@ class Sender:
                 topic_target = self._update(topic_target)
             topic_target.topic = topic_state
             if topic_target.route is None or topic_target.partition_count < partition_count:
-                topic_target.grow(partition_count, list(self._engine.topic(topic).here))
+                topic_target.grow(partition_count, list(self._engine.topic(topic).usable_numbers))
                 self._targets.update((target.queue, target) for target in topic_target.targets)
                 topic_target.make_route(partition_count)
             if topic_target.route is not None:

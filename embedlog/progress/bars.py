@@ -1,7 +1,7 @@
 """Shows the progress of long work as a bar, in terminals and notebooks (extra `progress`).
 
-PROGRESSBAR-1  where neither a terminal nor a notebook shows it, a bar prints nothing
-PROGRESSBAR-2  rich is imported for the first bar, not with the package
+- Where neither a terminal nor a notebook shows it, a bar prints nothing.
+- rich is imported for the first bar, not with the package.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def bar(
         amount,
         TimeRemainingColumn(),
     )
-    silent = not (console.is_terminal or console.is_jupyter)
-    with Progress(*columns, console=console, transient=transient, disable=silent) as shown:
-        task = shown.add_task(title, total=None)
-        yield lambda done, total: shown.update(task, completed=done, total=total)
+    is_silent = not (console.is_terminal or console.is_jupyter)
+    with Progress(*columns, console=console, transient=transient, disable=is_silent) as bars:
+        task = bars.add_task(title, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)

@@ -1,13 +1,13 @@
 """This module bounds all waits of a public call by the deadline of that call, and those of a thread
 with other work.
 
-CALLDEADLINE-1  a call of a client on a set stores its deadline for its thread. Waits for leaders
-    and locks below it end then, although their own limit is `lock.timeout.ms`
-CALLDEADLINE-2  a lock that is not waited for until its own limit shows nothing about its directory:
-    it fails none
-CALLDEADLINE-3  a thread that has other work waits for no change of a set: a leader, a majority, a
-    larger ISR. Without other work it waits for a slice, and so long it also copies. Then its call
-    ends as at the deadline. Locks are waited for until the deadline, because of CALLDEADLINE-2
+- A call of a client on a set stores its deadline for its thread. Waits for leaders and locks below
+  it end then, although their own limit is `lock.timeout.ms`.
+- A lock that is not waited for until its own limit shows nothing about its directory: it fails none.
+- A thread that has other work waits for no change of a set: a leader, a majority, a larger ISR.
+  Without other work it waits for a slice, and so long it also copies. Then its call ends as at the
+  deadline. Locks are waited for until the deadline even so, because an earlier end shows nothing
+  about their directory.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ def acting_thread() -> int:
     return _calls.thread or threading.get_ident()
 
 
-def standing() -> Standing:
+def standing_of_thread() -> Standing:
     """The standing of this thread, for one that works for it."""
     return Standing(_calls.deadline_ns, acting_thread())
 
 
 @scope
-def stands_in(other: Standing) -> Iterator[None]:
+def stand_in_for(caller: Standing) -> Iterator[None]:
     """Work for another thread meanwhile: its deadline counts, and what is reserved for it is
     accessible.
     """
     before = Standing(_calls.deadline_ns, _calls.thread)
-    _calls.deadline_ns, _calls.thread = other
+    _calls.deadline_ns, _calls.thread = caller
     try:
         yield
     finally:
         _calls.deadline_ns, _calls.thread = before
 
 
-def bounded(deadline_ns: int) -> int:
+def bound_deadline(deadline_ns: int) -> int:
     """The earlier one of a deadline (boot clock, ns) and of that of the present call of this
     thread.
     """
@@ -77,30 +77,34 @@ def is_over() -> bool:
 
 def wait_end(deadline_ns: int) -> int:
     """The end of a wait of this thread for a change of a set: the deadline, or earlier, 0 if it is
-    over (CALLDEADLINE-3).
+    over.
     """
     part = _calls.part
-    return deadline_ns if part is None else part.end_of_wait(deadline_ns)
+    if part is None:
+        return deadline_ns
+    return part.end_of_wait(deadline_ns)
 
 
 def work_end(deadline_ns: int) -> int:
     """The end of the work of this thread on one partition, in steps, in the same way."""
     part = _calls.part
-    return deadline_ns if part is None else part.end_of_work(deadline_ns)
+    if part is None:
+        return deadline_ns
+    return part.end_of_work(deadline_ns)
 
 
 class Slice:
-    """This thread may have other work between `begin` and its end. `busy` shows whether it has some
-    now.
+    """This thread may have other work between `begin` and its end. `has_work` shows whether it has
+    some now.
 
     `ended`: a call inside ended early for that, so its error says nothing; it may be made again.
     `awaits`: a change of the set.
     """
 
-    __slots__ = ("_busy", "_slice_ns", "_until_ns", "awaits", "ended")
+    __slots__ = ("_has_work", "_slice_ns", "_until_ns", "awaits", "ended")
 
-    def __init__(self, busy: Callable[[], bool], slice_ns: int) -> None:
-        self._busy = busy
+    def __init__(self, has_work: Callable[[], bool], slice_ns: int) -> None:
+        self._has_work = has_work
         self._slice_ns = slice_ns
         self._until_ns = NEVER_NS
         self.ended = self.awaits = False
@@ -113,28 +117,33 @@ class Slice:
     def end_of_wait(self, deadline_ns: int) -> int:
         """As `wait_end`."""
         now_ns = system.boot_ns()
-        end_ns = self._end(now_ns, now_ns if self._busy() else self._until_ns, deadline_ns)
-        self.awaits = self.awaits or not end_ns
+        slice_end_ns = now_ns if self._has_work() else self._until_ns
+        end_ns = self._end_of(now_ns, slice_end_ns, deadline_ns)
+        if not end_ns:
+            self.awaits = True
         return end_ns
 
     def end_of_work(self, deadline_ns: int) -> int:
         """As `work_end`."""
-        return self._end(system.boot_ns(), self._until_ns, deadline_ns)
+        return self._end_of(system.boot_ns(), self._until_ns, deadline_ns)
 
-    def _end(self, now_ns: int, end_ns: int, deadline_ns: int) -> int:
-        if deadline_ns <= max(end_ns, now_ns):
+    def _end_of(self, now_ns: int, slice_end_ns: int, deadline_ns: int) -> int:
+        """The earlier one of the end of the slice and the deadline; 0 if the slice is over first."""
+        if deadline_ns <= max(slice_end_ns, now_ns):
             return deadline_ns
-        if end_ns > now_ns:
-            return end_ns
+        if slice_end_ns > now_ns:
+            return slice_end_ns
         self.ended = True
         return 0
 
 
-def bounded_waits(deadline_ns: int, *, public: bool = False) -> Setting[int]:
+def bound_waits(deadline_ns: int, *, public: bool = False) -> Setting[int]:
     """A context: waits of this thread end at a time (boot clock, ns). The earlier one of nested
     contexts counts.
 
     `public`: a call of the user begins, perhaps inside a callback. The contexts around it do not
     count.
     """
-    return Setting(_calls, "deadline_ns", deadline_ns if public else bounded(deadline_ns))
+    if not public:
+        deadline_ns = bound_deadline(deadline_ns)
+    return Setting(_calls, "deadline_ns", deadline_ns)

@@ -3,14 +3,14 @@ partition.
 
 A checkpoint contains a version, a count, and one entry per line.
 
-CHECKPOINT-1  a broker must be able to read what this module writes: every line is checked first,
-    because one malformed line takes a whole directory offline
-CHECKPOINT-2  the reader accepts exactly what Kafka's reader accepts and could write again; an error
-    names file and line
-CHECKPOINT-3  a file changes by `files.write_atomically`; the writer holds a lock that covers it
-    (`docs/protocol.md`)
-CHECKPOINT-4  a damaged file that only saves work (`file_names.CACHES`) counts as absent, with a
-    warning; the next writer replaces it
+- A broker must be able to read what this module writes: every line is checked first, because one
+  malformed line takes a whole directory offline.
+- The reader accepts exactly what Kafka's reader accepts and could write again; an error names file
+  and line.
+- A file changes by `files.write_atomically`; the writer holds a lock that covers it
+  (`docs/protocol.md`).
+- A damaged file that only saves work (`file_names.CACHES`) counts as absent, with a warning; the
+  next writer replaces it.
 """
 
 from __future__ import annotations
@@ -60,14 +60,13 @@ def read_offsets(path: str | os.PathLike[str]) -> Offsets:
 
 def read_exactly(path: str | os.PathLike[str]) -> Offsets:
     """As `read_offsets`, but a damaged cache is an error, too."""
-    found: Offsets = {}
-    for number, parts in _read_entries(path, 3):
-        if not _is_name(parts[0]):
-            raise malformed(path, number, "the name of a topic", repr(parts[0][:300]))
-        found[parts[0], number_of(path, number, parts[1], INT_MAX)] = number_of(
-            path, number, parts[2], LONG_MAX
-        )
-    return found
+    offsets: Offsets = {}
+    for line, (topic, partition_text, offset_text) in _read_entries(path, 3):
+        if not _is_topic_name(topic):
+            raise malformed_line_error(path, line, "the name of a topic", repr(topic[:300]))
+        partition = number_of(path, line, partition_text, INT_MAX)
+        offsets[topic, partition] = number_of(path, line, offset_text, LONG_MAX)
+    return offsets
 
 
 def _read_offsets(path: str | os.PathLike[str]) -> Offsets | None:
@@ -82,7 +81,7 @@ def _read_offsets(path: str | os.PathLike[str]) -> Offsets | None:
         return None
 
 
-def _is_name(topic: str) -> bool:
+def _is_topic_name(topic: str) -> bool:
     return len(topic) <= NAME_LENGTH_MAX and _NAME.fullmatch(topic) is not None
 
 
@@ -94,7 +93,11 @@ def write_offsets(
     """
     lines = []
     for (topic, partition), offset in sorted(offsets.items()):
-        if not _is_name(topic) or not 0 <= partition <= INT_MAX or not 0 <= offset <= LONG_MAX:
+        if (
+            not _is_topic_name(topic)
+            or not 0 <= partition <= INT_MAX
+            or not 0 <= offset <= LONG_MAX
+        ):
             raise ValueError(f"not an entry of a checkpoint: {topic!r} {partition} {offset}")
         lines.append(f"{topic} {partition} {offset}")
     files.write_atomically(path, _encode(lines), mode)
@@ -110,15 +113,19 @@ def update(
     holds the directory lock.
     """
     before = _read_offsets(path)
-    after = {
-        key: offset for key, offset in {**(before or {}), **changes}.items() if offset is not None
-    }
+    after = dict(before or {})
+    for tp, offset in changes.items():
+        if offset is None:
+            after.pop(tp, None)
+        else:
+            after[tp] = offset
     if after != before:
         write_offsets(path, after, mode)
 
 
 def _encode(lines: list[str]) -> bytes:
-    return "".join(f"{line}\n" for line in ("0", str(len(lines)), *lines)).encode()
+    version = "0"
+    return "".join(f"{line}\n" for line in (version, str(len(lines)), *lines)).encode()
 
 
 def _read_entries(
@@ -134,7 +141,7 @@ def _read_entries(
     if not lines:
         return []
     if whole and len(lines) > 2 and data[-1:] not in b"\r\n":
-        raise malformed(path, len(lines), "the end of a line", "the end of the file")
+        raise malformed_line_error(path, len(lines), "the end of a line", "the end of the file")
     version = number_of(path, 1, lines[0], INT_MAX)
     if version != 0:
         raise UnsupportedFormatError(
@@ -145,15 +152,15 @@ def _read_entries(
     declared = number_of(path, 2, lines[1], INT_MAX)
     entries = []
     for number, line in enumerate(lines[2:], 3):
-        parts = _BLANKS.split(line)
+        fields = _BLANKS.split(line)
         # Java drops empty fields at the end, not at the beginning
-        if parts[-1] == "" and len(parts) > 1:
-            parts.pop()
-        if len(parts) != width:
-            raise malformed(path, number, f"{width} fields", repr(line))
-        entries.append((number, parts))
+        if fields[-1] == "" and len(fields) > 1:
+            fields.pop()
+        if len(fields) != width:
+            raise malformed_line_error(path, number, f"{width} fields", repr(line))
+        entries.append((number, fields))
     if len(entries) != declared:
-        raise malformed(path, 2, f"{declared} entries", len(entries))
+        raise malformed_line_error(path, 2, f"{declared} entries", len(entries))
     return entries
 
 
@@ -165,18 +172,21 @@ def lines_of(path: str | os.PathLike[str], data: bytes) -> list[str]:
         lines = _LINE_END.split(data.decode())
     except UnicodeDecodeError as problem:
         line = data.count(b"\n", 0, problem.start) + 1
-        raise malformed(path, line, "UTF-8", repr(data[problem.start : problem.end])) from None
-    return lines[:-1] if lines[-1] == "" else lines
+        undecodable = repr(data[problem.start : problem.end])
+        raise malformed_line_error(path, line, "UTF-8", undecodable) from None
+    if lines[-1] == "":
+        lines.pop()
+    return lines
 
 
 def number_of(path: str | os.PathLike[str], line: int, text: str, largest: int) -> int:
     """A number from 0 to `largest`. Raises ForeignDirectoryError with file and line."""
     if not _NUMBER.fullmatch(text) or len(text) > 20 or not 0 <= int(text) <= largest:
-        raise malformed(path, line, f"an integer from 0 to {largest}", repr(text))
+        raise malformed_line_error(path, line, f"an integer from 0 to {largest}", repr(text))
     return int(text)
 
 
-def malformed(
+def malformed_line_error(
     path: str | os.PathLike[str], line: int, expected: object, found: object
 ) -> ForeignDirectoryError:
     """The error for a malformed line."""
@@ -201,11 +211,11 @@ class EpochCache:
             self.assign(epoch, start)
 
     @classmethod
-    def rising(cls, entries: Iterable[tuple[int, int]]) -> EpochCache:
+    def from_rising(cls, entries: Iterable[tuple[int, int]]) -> EpochCache:
         """A cache of these entries. REQUIRES: they are some of another cache, in its order."""
-        found = cls()
-        found.entries = list(entries)
-        return found
+        cache = cls()
+        cache.entries = list(entries)
+        return cache
 
     @property
     def latest(self) -> tuple[int, int] | None:
@@ -232,14 +242,15 @@ class EpochCache:
 
     def truncate_from_end(self, end: int) -> bool:
         """The log now ends at `end`: epochs that began there or later are removed."""
-        kept = [entry for entry in self.entries if entry[1] < end]
-        return self._replace(kept)
+        return self._replace([(epoch, first) for epoch, first in self.entries if first < end])
 
     def truncate_from_start(self, start: int) -> bool:
         """The log now starts at `start`: the epoch of that offset now begins there."""
-        dropped = [entry for entry in self.entries if entry[1] <= start]
-        kept = self.entries[len(dropped) :]
-        return self._replace([(dropped[-1][0], start), *kept] if dropped else kept)
+        later = [(epoch, first) for epoch, first in self.entries if first > start]
+        epoch_at_start = self.epoch_for(start)
+        if epoch_at_start == -1:
+            return self._replace(later)
+        return self._replace([(epoch_at_start, start), *later])
 
     def epoch_for(self, offset: int) -> int:
         """The epoch in which `offset` was (or will be) written; -1 if it is before the first known
@@ -247,7 +258,7 @@ class EpochCache:
         """
         return next((epoch for epoch, start in reversed(self.entries) if start <= offset), -1)
 
-    def disagreement(
+    def find_disagreement(
         self, bases: NDArray[np.int64], epochs: NDArray[np.int32]
     ) -> tuple[int, int] | None:
         """The first batch whose epoch differs from the epoch of its base offset, as (row,
@@ -257,17 +268,25 @@ class EpochCache:
         """
         if not self.entries:
             return None
-        latest, start = self.entries[-1]
-        if start <= bases[0] and (
-            epochs[0] == latest if len(epochs) == 1 else (epochs == latest).all()
-        ):
-            return None  # the usual case: all batches have the newest epoch
+        latest, latest_start = self.entries[-1]
+        if latest_start <= bases[0]:
+            # the usual case: all batches have the newest epoch; one of them is compared without an
+            # array
+            if len(epochs) == 1:
+                agrees = epochs[0] == latest
+            else:
+                agrees = (epochs == latest).all()
+            if agrees:
+                return None
         starts = np.array([start for _, start in self.entries], np.int64)
-        known = np.array([epoch for epoch, _ in self.entries], np.int64)
+        epochs_of_starts = np.array([epoch for epoch, _ in self.entries], np.int64)
         slots = np.searchsorted(starts, bases, side="right") - 1
-        wrong = (slots >= 0) & (epochs != NO_EPOCH) & (known[slots] != epochs)
-        row = int(wrong.argmax())
-        return (row, int(known[slots[row]])) if wrong[row] else None
+        expected = epochs_of_starts[slots]
+        is_wrong = (slots >= 0) & (epochs != NO_EPOCH) & (expected != epochs)
+        row = int(is_wrong.argmax())
+        if not is_wrong[row]:
+            return None
+        return row, int(expected[row])
 
     def end_offset(self, epoch: int, log_end: int) -> tuple[int, int]:
         """(largest known epoch <= `epoch`, the offset at which it ended); (-1, -1) if unknown.
@@ -280,7 +299,7 @@ class EpochCache:
         if epoch == self.latest_epoch:
             return epoch, log_end
         end = next(start for higher, start in self.entries if higher > epoch)
-        floor = next((known for known, _ in reversed(self.entries) if known <= epoch), epoch)
+        floor = next((lower for lower, _ in reversed(self.entries) if lower <= epoch), epoch)
         return floor, end
 
     def _replace(self, entries: list[tuple[int, int]]) -> bool:

@@ -1,15 +1,15 @@
 """A partition's control page and its durable record, which states how much of the log is on stable
 storage.
 
-CONTROLPAGE-1  page and lock file are never unlinked and never renamed over; link(2) of a finished
-    temporary creates a page, and a rebuild happens in place. Both need the append lock
-CONTROLPAGE-2  a page counts only in the incarnation of the directory that it names, and only as the
-    inode that it names. A writer rebuilds a page with a damaged tuple from the log, also while
-    others have it mapped
-CONTROLPAGE-3  a page of an earlier incarnation is only a lower bound: the offsets it published were
-    written, unless the page cache was lost
-CONTROLPAGE-4  the durable record is stored after the sync that it describes, so it is never too
-    high but may be low. The slot on disk does not change until the other slot is on disk
+- Page and lock file are never unlinked and never renamed over; link(2) of a finished temporary
+  creates a page, and a rebuild happens in place. Both need the append lock.
+- A page counts only in the incarnation of the directory that it names, and only as the inode that it
+  names. A writer rebuilds a page with a damaged tuple from the log, also while others have it
+  mapped.
+- A page of an earlier incarnation is only a lower bound: the offsets it published were written,
+  unless the page cache was lost.
+- The durable record is stored after the sync that it describes, so it is never too high but may be
+  low. The slot on disk does not change until the other slot is on disk.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def boot_number() -> int:
     try:
         text = _BOOT_ID.read_text(encoding="ascii")
     except OSError:
-        text = ""  # no such file: every opening then counts as one after a reboot
-    return _hashed(text.encode()) if text else 0
+        return 0  # no such file: every opening then counts as one after a reboot
+    return _hash(text.encode()) if text else 0
 
 
 def cache_number(path: Path) -> int:
@@ -52,15 +52,19 @@ def cache_number(path: Path) -> int:
     mount = system.mount_id(os.fspath(path))
     if not boot or mount < 0:
         return 0
-    return _hashed(b"%d %d" % (boot, mount)) if mount else boot
+    if not mount:
+        return boot
+    return _hash(b"%d %d" % (boot, mount))
 
 
-def known_cache(path: Path) -> int:
+def exact_cache_number(path: Path) -> int:
     """As `cache_number`, and 0 also if the mount has no number: the disk may have been detached."""
-    return cache_number(path) if system.mount_id(os.fspath(path)) > 0 else 0
+    if system.mount_id(os.fspath(path)) <= 0:
+        return 0
+    return cache_number(path)
 
 
-def _hashed(text: bytes) -> int:
+def _hash(text: bytes) -> int:
     # a word of a page is signed. hashlib loads OpenSSL, which each program would pay
     return codec.xxh3_64(text, 0) >> 8
 
@@ -87,8 +91,8 @@ class PageFile:
 
 def map_page(path: Path, writable: bool, locked: bool = False) -> PageFile | None:
     """Map an existing page; None if it is absent or too short."""
-    found = files.facts_of(path)
-    if found is None or found.size < system.PAGE_BYTES:
+    present = files.facts_of(path)
+    if present is None or present.size < system.PAGE_BYTES:
         return None
     with files.opened(path, files.WRITE if writable else files.READ) as fd:
         facts = files.facts(fd, path)
@@ -100,12 +104,12 @@ def make_page(path: Path, mode: int, locked: bool = False) -> PageFile:
     """Map the page; create it if it is absent. REQUIRES the append lock; the caller writes the
     content.
     """
-    found = files.facts_of(path)
-    if found is not None and found.size < system.PAGE_BYTES:
+    present = files.facts_of(path)
+    if present is not None and present.size < system.PAGE_BYTES:
         # a foreign process truncated it: keep the inode, rebuild the content
         with files.opened(path, files.WRITE) as fd:
             files.allocate(fd, system.PAGE_BYTES, path)
-    elif found is None:
+    elif present is None:
         temporary = path.with_name(path.name + "-new")
         files.unlink(temporary, missing_ok=True)
         with files.opened(temporary, files.EXCLUSIVE, mode) as fd:
@@ -148,12 +152,12 @@ def floor_of(mapped: PageFile, topic_id: bytes, partition: int) -> Published | N
     cache = cache_number(mapped.path)
     if not cache or page.word(system.WORD_CACHE) != cache:
         return None
-    if not in_place(mapped, topic_id, partition) or page.word(system.WORD_CUT_INTENT):
+    if not is_in_place(mapped, topic_id, partition) or page.word(system.WORD_CUT_INTENT):
         return None  # published bytes may be cut already
     return page.read()
 
 
-def in_place(mapped: PageFile, topic_id: bytes, partition: int) -> bool:
+def is_in_place(mapped: PageFile, topic_id: bytes, partition: int) -> bool:
     """Whether the page was written at its present place, in any incarnation; False for a copied
     page.
     """
@@ -189,23 +193,29 @@ class DurableRecord:
         self._synced_ns = -RECORD_AGE_NS
 
     def read(self) -> Durable | None:
-        return self._newest(files.read_bytes(self.path) or b"")
+        return self._newest_of(files.read_bytes(self.path) or b"")
 
     def invalid_slots(self) -> list[int]:
         """The positions of slots that were written, and are not valid."""
         raw = files.read_bytes(self.path) or b""
-        parts = {at: raw[at : at + _SLOT.size] for at in range(0, len(raw), _SLOT.size)}
-        return [at for at, part in parts.items() if part.strip(b"\0") and self._slot(part) is None]
+        positions = []
+        for position in range(0, len(raw), _SLOT.size):
+            slot = raw[position : position + _SLOT.size]
+            is_written = bool(slot.strip(b"\0"))
+            if is_written and self._decode(slot) is None:
+                positions.append(position)
+        return positions
 
-    def _newest(self, raw: bytes) -> Durable | None:
-        found = [
-            each
-            for at in (0, _SLOT.size)
-            if (each := self._slot(raw[at : at + _SLOT.size])) is not None
-        ]
-        return max(found, key=lambda each: each.sequence, default=None)
+    def _newest_of(self, raw: bytes) -> Durable | None:
+        """The valid record with the highest sequence in the two slots."""
+        first = self._decode(raw[: _SLOT.size])
+        second = self._decode(raw[_SLOT.size : 2 * _SLOT.size])
+        if first is None or second is None:
+            return first or second
+        return second if second.sequence > first.sequence else first
 
-    def _slot(self, raw: bytes) -> Durable | None:
+    def _decode(self, raw: bytes) -> Durable | None:
+        """The record in a slot; None if the slot is not valid."""
         if len(raw) < _SLOT.size:
             return None
         magic, sequence, topic_id, offset, base, check_sum = _SLOT.unpack(raw)
@@ -224,39 +234,31 @@ class DurableRecord:
         A sync of the record for each sync of the log would make every durable append wait twice.
         """
         with files.opened(self.path, files.CREATE, mode) as fd:
-            before = self._newest(files.pread(fd, 2 * _SLOT.size, 0, self.path))
+            before = self._newest_of(files.pread(fd, 2 * _SLOT.size, 0, self.path))
             sequence = before.sequence + 2 if before else 1
             if before and system.boot_ns() - self._synced_ns >= RECORD_AGE_NS:
                 files.datasync(fd, self.path)
                 self._synced_ns = system.boot_ns()
                 sequence = before.sequence + 1
-            files.write_all(
-                fd,
-                self._raw(sequence, offset, segment_base),
-                _SLOT.size * (sequence & 1),
-                self.path,
-            )
+            self._write(fd, sequence, offset, segment_base)
 
     def lower(self, offset: int, segment_base: int, mode: int) -> None:
         """Store a lower value in both slots, on disk when this returns: the log is about to be cut
         there. No effect on a record that is not above it. REQUIRES the sync lock.
         """
-        found = self.read()
-        if found is None or found.offset <= offset:
+        before = self.read()
+        if before is None or before.offset <= offset:
             return
         with files.opened(self.path, files.WRITE) as fd:
-            for sequence in (found.sequence + 1, found.sequence + 2):
-                files.write_all(
-                    fd,
-                    self._raw(sequence, offset, segment_base),
-                    _SLOT.size * (sequence & 1),
-                    self.path,
-                )
+            for sequence in (before.sequence + 1, before.sequence + 2):
+                self._write(fd, sequence, offset, segment_base)
                 files.datasync(fd, self.path)
 
-    def _raw(self, sequence: int, offset: int, segment_base: int) -> bytes:
+    def _write(self, fd: int, sequence: int, offset: int, segment_base: int) -> None:
+        """Write the slot that the parity of the sequence selects."""
         body = _SLOT.pack(_DURABLE_MAGIC, sequence, self._topic_id, offset, segment_base, 0)[:-4]
-        return body + struct.pack(">I", codec.crc32c(body))
+        slot = body + struct.pack(">I", codec.crc32c(body))
+        files.write_all(fd, slot, _SLOT.size * (sequence & 1), self.path)
 
     def sync(self) -> None:
         if files.exists(self.path):

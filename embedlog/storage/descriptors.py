@@ -1,16 +1,14 @@
 """A bounded cache of read descriptors, shared by all partitions of an open log.
 
-DESCRIPTOR-1  a descriptor is closed only if it has no user and the cache is full
-DESCRIPTOR-2  after `forget` the names of a directory are opened again; a present user keeps its
-    descriptor. A file whose open began before is not kept: its directory may have been replaced
-    since
-DESCRIPTOR-3  after `close` nothing is kept: a file that a late reader opens is closed when it
-    releases it
-DESCRIPTOR-4  a frequent reader of one file may keep its descriptor; kept descriptors use at most 1
-    / KEPT_DIVISOR of the limit
-DESCRIPTOR-5  the space of a deleted file is freed: a descriptor without a user is closed by the
-    next `close_deleted`. The thread of the housekeeper calls it, and so does an opening of another
-    file; it acts at most once in CLOSE_DELETED_S
+- A descriptor is closed only if it has no user and the cache is full.
+- After `forget` the names of a directory are opened again; a present user keeps its descriptor. A
+  file whose open began before is not kept: its directory may have been replaced since.
+- After `close` nothing is kept: a file that a late reader opens is closed when it releases it.
+- A frequent reader of one file may keep its descriptor; kept descriptors use at most 1 /
+  KEPT_DIVISOR of the limit.
+- The space of a deleted file is freed: a descriptor without a user is closed by the next
+  `close_deleted`. The thread of the housekeeper calls it, and so does an opening of another file; it
+  acts at most once in CLOSE_DELETED_S.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ CLOSE_DELETED_S = 30.0  # each call has one fstat for each cached file
 class Handle:
     """An open file in use. `with` returns the descriptor and releases the file."""
 
-    __slots__ = ("_cache", "fd", "forgotten", "key", "users")
+    __slots__ = ("_cache", "fd", "is_forgotten", "key", "users")
 
     def __init__(self, cache: Handles, key: Key, fd: int) -> None:
         self._cache = cache
@@ -39,7 +37,7 @@ class Handle:
         self.fd = fd
         self.users = 1
         # no new user: it is closed, or closes when its last user releases it
-        self.forgotten = False
+        self.is_forgotten = False
 
     def __enter__(self) -> int:
         return self.fd
@@ -55,11 +53,9 @@ class Handles:
         self._limit = max(1, limit)
         # open for each use: only an open revalidates what a network file system has cached
         self._fresh = fresh
-        self._mutex = (
-            threading.RLock()
-            # the collector can release the file of a lost reader inside of a section of its own
-            # thread
-        )
+        # reentrant: the collector can release the file of a lost reader inside of a section of its
+        # own thread
+        self._mutex = threading.RLock()
         self._open: OrderedDict[Key, Handle] = OrderedDict()
         self._kept_count = 0
         self._forget_count = 0
@@ -92,68 +88,65 @@ class Handles:
         """
         key = (directory, base, suffix)
         if self._fresh:
-            made = Handle(
-                self,
-                key,
-                files.open_file(file_names.segment_name(directory, base, suffix), files.READ),
-            )
-            made.forgotten = True  # closed when it is released
-            return made
+            fd = files.open_file(file_names.segment_name(directory, base, suffix), files.READ)
+            handle = Handle(self, key, fd)
+            handle.is_forgotten = True  # closed when it is released
+            return handle
         with self._mutex:
-            handle = self._open.get(key)
-            if handle is not None:
+            cached = self._open.get(key)
+            if cached is not None:
                 self._open.move_to_end(key)
-                handle.users += 1
-                return handle
+                cached.users += 1
+                return cached
             forget_count = self._forget_count
         self.close_deleted()
         fd = files.open_file(file_names.segment_name(directory, base, suffix), files.READ)
         with self._mutex:
-            there = self._open.get(key)
-            if there is not None:  # another thread was faster
+            cached = self._open.get(key)
+            if cached is not None:  # another thread was faster
                 files.close(fd)
-                there.users += 1
-                return there
+                cached.users += 1
+                return cached
             handle = Handle(self, key, fd)
-            handle.forgotten = self._closed or self._forget_count != forget_count
-            if not handle.forgotten:
+            handle.is_forgotten = self._closed or self._forget_count != forget_count
+            if not handle.is_forgotten:
                 self._open[key] = handle
                 self._evict()
             return handle
 
     def acquire_together(
-        self, directory: str, base: int, suffixes: Sequence[str], known: list[Handle]
+        self, directory: str, base: int, suffixes: Sequence[str], earlier: list[Handle]
     ) -> list[Handle]:
-        """The open files of a segment, until `release_together`. `known`: what an earlier call
+        """The open files of a segment, until `release_together`. `earlier`: what an earlier call
         returned, to find them sooner.
 
         Raises StorageError.
         """
         with self._mutex:
-            usable = len(known) == len(suffixes) and known[0].key[1] == base
-            for handle in known:
-                usable = usable and not handle.forgotten
-            if usable:
-                for handle in known:
+            are_usable = len(earlier) == len(suffixes) and earlier[0].key[1] == base
+            for handle in earlier:
+                are_usable = are_usable and not handle.is_forgotten
+            if are_usable:
+                for handle in earlier:
                     handle.users += 1
                 if 2 * len(self._open) > self._limit:  # the order matters only near the limit
-                    for handle in known:
+                    for handle in earlier:
                         self._open.move_to_end(handle.key)
-                return known
-        made: list[Handle] = []
+                return earlier
+        handles: list[Handle] = []
         try:
             for suffix in suffixes:
-                made.append(self.acquire(directory, base, suffix))  # noqa: PERF401  (an error releases the first ones)
+                handles.append(self.acquire(directory, base, suffix))  # noqa: PERF401  (an error releases the first ones)
         except BaseException:
-            self.release_together(made)
+            self.release_together(handles)
             raise
-        return made
+        return handles
 
     def release_together(self, handles: list[Handle]) -> None:
         with self._mutex:
             for handle in handles:
                 handle.users -= 1
-                if handle.forgotten and handle.users == 0:
+                if handle.is_forgotten and handle.users == 0:
                     files.close(handle.fd)
 
     def _evict(self) -> None:
@@ -164,7 +157,7 @@ class Handles:
             self._drop(key)
 
     def close_deleted(self, *, at_once: bool = False) -> None:
-        """Close the files that were deleted and have no user (DESCRIPTOR-5). `at_once`: also
+        """Close the files that were deleted and have no user. `at_once`: also
         shortly after another call.
         """
         if not at_once and time.monotonic() < self._close_due_s:
@@ -172,18 +165,18 @@ class Handles:
         with self._mutex:
             self._close_due_s = time.monotonic() + CLOSE_DELETED_S
             for key, handle in list(self._open.items()):  # a signal handler may change it meanwhile
-                if handle.users == 0 and not handle.forgotten and _is_deleted(handle):
+                if handle.users == 0 and not handle.is_forgotten and _is_deleted(handle):
                     self._drop(key)
 
     def _drop(self, key: Key) -> None:
-        dropped = self._open.pop(key)
-        dropped.forgotten = True
-        files.close(dropped.fd)
+        handle = self._open.pop(key)
+        handle.is_forgotten = True
+        files.close(handle.fd)
 
     def release(self, handle: Handle) -> None:
         with self._mutex:
             handle.users -= 1
-            if handle.forgotten and handle.users == 0:
+            if handle.is_forgotten and handle.users == 0:
                 files.close(handle.fd)
 
     def close(self) -> None:
@@ -198,9 +191,11 @@ class Handles:
         """
         with self._mutex:
             self._forget_count += 1
-            for key in [key for key in self._open if directory is None or key[0] == directory]:
+            for key in list(self._open):
+                if directory is not None and key[0] != directory:
+                    continue
                 handle = self._open.pop(key)
-                handle.forgotten = True
+                handle.is_forgotten = True
                 if handle.users == 0:
                     files.close(handle.fd)
 

@@ -1,13 +1,13 @@
 """Marks a partition as written, by a file whose name is on disk before the first record.
 
-DIRTYMARK-1  the file is empty, so the sync of its directory alone makes it durable: a name on disk
-    leads to its file
-DIRTYMARK-2  in a directory without a segment nothing can be lost yet. There the mark waits for the
-    sync of the directory that follows its epochs. An interruption before that sync leaves no
-    record, and the next load syncs the directory
-DIRTYMARK-3  a partition of a set without the mark is as its last orderly close left it. That is so
-    as long as the page cache is kept: a mark whose process is killed before the sync can be lost
-    with the records that another process has written since
+- The file is empty, so the sync of its directory alone makes it durable: a name on disk leads to its
+  file.
+- In a directory without a segment nothing can be lost yet. There the mark waits for the sync of the
+  directory that follows its epochs. An interruption before that sync leaves no record, and the next
+  load syncs the directory.
+- A partition of a set without the mark is as its last orderly close left it. That is so as long as
+  the page cache is kept: a mark whose process is killed before the sync can be lost with the records
+  that another process has written since.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def make(directory: Path, mode: int) -> bool:
 
 
 def put_in_all(root: Path, mode: int) -> None:
-    """Mark all partitions of a directory (DIRTYMARK-3).
+    """Mark all partitions of a directory, as written after its last orderly close.
 
     Left out are logs that embedlog has never loaded, and links: their target may be on another
     disk, or not be used.
@@ -50,8 +50,8 @@ def put_in_all(root: Path, mode: int) -> None:
             put(path, mode)
 
 
-def may_wait(directory: Path, preallocated: bool) -> bool:
-    """Whether the sync of a new mark may follow the load (DIRTYMARK-2). Reserved blocks are read as
-    data of a segment.
+def can_sync_later(directory: Path, preallocated: bool) -> bool:
+    """Whether the sync of a new mark may follow the load: there is no segment yet. Reserved blocks
+    are read as data of a segment.
     """
     return not preallocated and not file_names.bases(files.listing(directory))

@@ -1,11 +1,11 @@
 """Names of files in a partition directory: Kafka's and embedlog's (format.md 2.1;
 `docs/layout.md`).
 
-FILENAME-1  a segment's base offset has twenty digits; its files differ only in the suffix
-FILENAME-2  embedlog's own names neither start with a digit nor end in a suffix of Kafka's, so a
-    broker ignores them
-FILENAME-3  the names are listed completely: another name shows a foreign directory, and a file of
-    that name is never removed
+- A segment's base offset has twenty digits; its files differ only in the suffix.
+- embedlog's own names neither start with a digit nor end in a suffix of Kafka's, so a broker ignores
+  them.
+- The names are listed completely: another name shows a foreign directory, and a file of that name is
+  never removed.
 """
 
 from __future__ import annotations
@@ -98,8 +98,10 @@ NAME_LENGTH_MAX: Final = 249  # of a topic: the directory's name also contains "
 
 
 def file_name(base: int, suffix: str) -> str:
-    """Name of a file of a segment; embedlog's names start with the kind (FILENAME-2)."""
-    return f"{suffix}{base:020d}" if suffix == DIGESTS else f"{base:020d}{suffix}"
+    """Name of a file of a segment; embedlog's names start with the kind, never with a digit."""
+    if suffix == DIGESTS:
+        return f"{suffix}{base:020d}"
+    return f"{base:020d}{suffix}"
 
 
 def digests_base(name: str) -> int | None:
@@ -129,7 +131,9 @@ def segment_path(directory: Path, base: int, suffix: str = LOG) -> Path:
 def parse(name: str) -> tuple[int, str] | None:
     """Base offset and suffix of one of Kafka's files, None for any other name."""
     match = _SEGMENT_FILE.fullmatch(name)
-    return (int(match[1]), match[2]) if match and int(match[1]) <= _OFFSET_MAX else None
+    if match is None or int(match[1]) > _OFFSET_MAX:
+        return None
+    return int(match[1]), match[2]
 
 
 def temporary_of(name: str) -> str | None:
@@ -145,7 +149,7 @@ def temporary_of(name: str) -> str | None:
 
 def is_of_partition(name: str) -> bool:
     """Whether a file of this name belongs to a partition, also a temporary and one that is set
-    aside (FILENAME-3).
+    aside.
     """
     return _is_of_partition(temporary_of(name) or name)
 
@@ -156,21 +160,29 @@ def _is_of_partition(name: str) -> bool:
     parsed = parse(name)
     if parsed is None:
         return False
-    aside = next((each for each in _ASIDE if parsed[1].endswith(each)), "")
-    return parsed[1].removesuffix(aside) in (*SEGMENT_SUFFIXES, SNAPSHOT)
+    _, suffix = parsed
+    for mark in _ASIDE:
+        if suffix.endswith(mark):
+            suffix = suffix.removesuffix(mark)
+            break
+    return suffix in (*SEGMENT_SUFFIXES, SNAPSHOT)
 
 
 def is_of_directory(name: str) -> bool:
-    """Whether only a log directory has a file of this name, or its temporary (FILENAME-3). Other
-    programs have `.lock` too.
+    """Whether only a log directory has a file of this name, or its temporary. Other programs
+    have `.lock` too.
     """
     return (temporary_of(name) or name) in _OF_DIRECTORY
 
 
 def bases(names: list[str], suffix: str = LOG) -> list[int]:
     """Base offsets of all files with exactly this suffix, rising."""
-    found = (parse(name) for name in names)
-    return sorted(each[0] for each in found if each is not None and each[1] == suffix)
+    offsets = []
+    for name in names:
+        parsed = parse(name)
+        if parsed is not None and parsed[1] == suffix:
+            offsets.append(parsed[0])
+    return sorted(offsets)
 
 
 def partition_name(topic: str, number: int) -> str:
@@ -186,4 +198,6 @@ def parse_partition_name(name: str) -> tuple[str, int] | None:
     if match is None or match[1] in (".", "..") or len(match[1]) > NAME_LENGTH_MAX:
         return None
     number = int(match[2])
-    return (match[1], number) if number <= INT_MAX else None
+    if number > INT_MAX:
+        return None
+    return match[1], number

@@ -1,7 +1,7 @@
-"""Contains the check of the file system of a log directory.
+"""Checks the file system of a log directory.
 
-FILESYSTEM-1  a file system without known locks and shared mappings is refused, unless
-    `shared="locks"` accepts that
+A file system without known locks and shared mappings is refused, unless `shared="locks"` accepts
+that.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ def check_filesystem(path: Path, shared: str) -> None:
     name = REMOTE_FILESYSTEMS.get(kind, f"type 0x{kind:x}")
     raise UnsupportedFilesystemError(
         f"file system {name} is not known to keep locks and mapped pages between processes; "
-        'shared="locks" opens it without any'
-        " mapping, by locks alone: that is slower, and a lock that the file system loses can "
-        "corrupt the log",
+        'shared="locks" opens it without any mapping, by locks alone: that is slower, and a lock '
+        "that the file system loses can corrupt the log",
         path=path,
         expected="one of " + ", ".join(sorted(LOCAL_FILESYSTEMS.values())),
         found=name,

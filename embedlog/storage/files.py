@@ -1,15 +1,15 @@
 """Opens, reads, writes, syncs and renames files; each call goes through the C table with its fault
 hooks.
 
-FILES-1  every failure is a `StorageError` with errno and path. No other module calls Python's own
-    functions on files (`tests/project/test_raw_calls.py`). A failed sync is never retried here
-FILES-2  a small file changes by temporary, fsync, rename, fsync of the directory: after a crash it
-    is the old or the new one
-FILES-3  this module does not know what the bytes mean
-FILES-4  a descriptor is owned by exactly one object
-FILES-5  a log directory is untrusted input (`docs/layout.md`, security). Only a regular file that
-    is not a link is opened, and the name of a temporary cannot be predicted. No file is read whole
-    that is larger than its kind can be
+- Every failure is a `StorageError` with errno and path. No other module calls Python's own functions
+  on files (`tests/project/test_raw_calls.py`). A failed sync is never retried here.
+- A small file changes by temporary, fsync, rename, fsync of the directory: after a crash it is the
+  old or the new one.
+- This module does not know what the bytes mean.
+- A descriptor is owned by exactly one object.
+- A log directory is untrusted input (`docs/layout.md`, security). Only a regular file that is not a
+  link is opened, and the name of a temporary cannot be predicted. No file is read whole that is
+  larger than its kind can be.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from embedlog._native import system
 from embedlog._native.scope import Guard, scope
@@ -44,7 +44,7 @@ DAMAGED: Final = ".damaged"  # the end of the name of a file that is set aside
 WHOLE_BYTES_MAX: Final = 64 << 20
 
 
-def checked(code: int, path: str | os.PathLike[str], verb: str) -> int:
+def check(code: int, path: str | os.PathLike[str], verb: str) -> int:
     """The result of a call of the core. Raises StorageError for a negative code."""
     if code >= 0:
         return code
@@ -58,39 +58,43 @@ def open_file(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> in
     """
     name = os.fspath(path)
     code = system.open_file(name, flags, mode)
+    if code >= 0:
+        return code
+    if system.errno_of(code) == errno.EINTR:
+        code = _repeat_interrupted(system.open_file, name, flags, mode)
     if code < 0:
-        code = (
-            _unless_interrupted(system.open_file, name, flags, mode)
-            if system.errno_of(code) == errno.EINTR
-            else code
-        )
-    return code if code >= 0 else _not_opened(code, path)
+        _raise_not_opened(code, path)
+    return code
 
 
-def _unless_interrupted(call: Callable[..., int], *arguments: object) -> int:
+def _repeat_interrupted(call: Callable[..., int], *arguments: object) -> int:
     """Repeat a call that a signal interrupted. The signal handler has run by then; its exception
     ends this call.
     """
     for _ in range(INTERRUPTS_MAX):
-        if (code := call(*arguments)) >= 0 or system.errno_of(code) != errno.EINTR:
+        code = call(*arguments)
+        if code >= 0 or system.errno_of(code) != errno.EINTR:
             break
     return code
 
 
-def _not_opened(code: int, path: str | os.PathLike[str]) -> int:
+def _raise_not_opened(code: int, path: str | os.PathLike[str]) -> None:
+    """Raises StorageError, which names the kind of a file that is no regular one."""
     number = system.errno_of(code)
-    found = lstat(path) if number in _NOT_REGULAR else None
-    if found is not None:
-        _check_regular(found, number, path)
-    return checked(code, path, "open")
+    if number in _NOT_REGULAR:
+        present = lstat(path)
+        if present is not None:
+            _check_regular(present, number, path)
+    check(code, path, "open")
 
 
-def _check_regular(found: system.Facts, number: int, path: str | os.PathLike[str]) -> None:
-    if not stat.S_ISREG(found.mode):
-        what = next(
-            (name for is_one, name in _KINDS.items() if is_one(found.mode)), "something else"
-        )
-        raise StorageError("cannot open", errno=number, path=path, expected=_EXPECTED, found=what)
+def _check_regular(present: system.Facts, number: int, path: str | os.PathLike[str]) -> None:
+    if stat.S_ISREG(present.mode):
+        return
+    kind = next(
+        (name for is_kind, name in _KINDS.items() if is_kind(present.mode)), "something else"
+    )
+    raise StorageError("cannot open", errno=number, path=path, expected=_EXPECTED, found=kind)
 
 
 _EXPECTED: Final = "a regular file: put it back, or remove this name if it is not of your log"
@@ -128,7 +132,7 @@ def opened(path: str | os.PathLike[str], flags: int = READ, mode: int = 0o666) -
 
 def pread_into(fd: int, buffer: Buffer, position: int, path: str | os.PathLike[str] = "") -> int:
     """Bytes read; fewer than the size of the buffer only at the end of the file."""
-    return checked(system.pread_into(fd, buffer, position), path, "read")
+    return check(system.pread_into(fd, buffer, position), path, "read")
 
 
 def pread(fd: int, size: int, position: int, path: str | os.PathLike[str] = "") -> bytes:
@@ -138,7 +142,7 @@ def pread(fd: int, size: int, position: int, path: str | os.PathLike[str] = "") 
 
 def write_all(fd: int, data: Buffer, position: int, path: str | os.PathLike[str] = "") -> None:
     """All of `data` at `position`, or StorageError."""
-    checked(system.pwrite(fd, data, position), path, "write")
+    check(system.pwrite(fd, data, position), path, "write")
 
 
 def data_ranges(
@@ -169,11 +173,11 @@ def data_ranges(
 
 
 def sync(fd: int, path: str | os.PathLike[str] = "") -> None:
-    checked(system.sync(fd, False), path, "fsync")
+    check(system.sync(fd, False), path, "fsync")
 
 
 def datasync(fd: int, path: str | os.PathLike[str] = "") -> None:
-    checked(system.sync(fd, True), path, "fdatasync")
+    check(system.sync(fd, True), path, "fdatasync")
 
 
 def sync_directory(path: str | os.PathLike[str]) -> None:
@@ -186,18 +190,18 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
 
 
 def truncate(fd: int, size: int, path: str | os.PathLike[str] = "") -> None:
-    checked(system.truncate(fd, size), path, "truncate")
+    check(system.truncate(fd, size), path, "truncate")
 
 
 def allocate(fd: int, size: int, path: str | os.PathLike[str] = "") -> None:
     """Reserve blocks, so that a store into a mapping of the file cannot fail because the disk is
     full.
     """
-    checked(_unless_interrupted(system.allocate, fd, size), path, "allocate")
+    check(_repeat_interrupted(system.allocate, fd, size), path, "allocate")
 
 
 def rename(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    checked(
+    check(
         system.rename(os.fspath(source), os.fspath(target)),
         source,
         f"rename to {os.path.basename(os.fspath(target))}",
@@ -208,13 +212,13 @@ def set_damaged_aside(path: str | os.PathLike[str]) -> str:
     """Rename a file that cannot be read, so that it counts as absent; its name now. The caller
     syncs the directory.
     """
-    kept = os.fspath(path) + DAMAGED
-    rename(path, kept)
-    return os.path.basename(kept)
+    aside = os.fspath(path) + DAMAGED
+    rename(path, aside)
+    return os.path.basename(aside)
 
 
 def link(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    checked(system.link(os.fspath(source), os.fspath(target)), target, "link")
+    check(system.link(os.fspath(source), os.fspath(target)), target, "link")
 
 
 def unlink(path: str | os.PathLike[str], missing_ok: bool = False) -> bool:
@@ -222,7 +226,7 @@ def unlink(path: str | os.PathLike[str], missing_ok: bool = False) -> bool:
     code = system.unlink(os.fspath(path))
     if missing_ok and system.errno_of(code) == errno.ENOENT:
         return False
-    checked(code, path, "remove")
+    check(code, path, "remove")
     return True
 
 
@@ -238,28 +242,30 @@ def mkdir(path: str | os.PathLike[str], mode: int = 0o777, exist_ok: bool = Fals
     code = system.mkdir(os.fspath(path), mode)
     if exist_ok and system.errno_of(code) == errno.EEXIST:
         return False
-    checked(code, path, "make directory")
+    check(code, path, "make directory")
     return True
 
 
 def rmdir(path: str | os.PathLike[str]) -> None:
-    checked(system.rmdir(os.fspath(path)), path, "remove directory")
+    check(system.rmdir(os.fspath(path)), path, "remove directory")
 
 
 def facts(fd: int, path: str | os.PathLike[str] = "") -> system.Facts:
-    found = system.facts(fd)
-    return found if isinstance(found, system.Facts) else _never(found, path)
+    answer = system.facts(fd)
+    if isinstance(answer, system.Facts):
+        return answer
+    return _raise_no_facts(answer, path)
 
 
 def created_ns(fd: int, path: str | os.PathLike[str] = "") -> int | None:
     """The birth time of an open file, comparable for equality only; None if the file system has
     none. A copy has a later one.
     """
-    return checked(system.created_ns(fd), path, "stat") or None
+    return check(system.created_ns(fd), path, "stat") or None
 
 
-def _never(code: int, path: str | os.PathLike[str]) -> system.Facts:
-    checked(code, path, "stat")
+def _raise_no_facts(code: int, path: str | os.PathLike[str]) -> NoReturn:
+    check(code, path, "stat")
     raise AssertionError(code)
 
 
@@ -267,20 +273,20 @@ def facts_of(path: str | os.PathLike[str]) -> system.Facts | None:
     """Facts of a file by its name; None if it is absent. Raises StorageError for a name that
     `open_file` would refuse.
     """
-    found = lstat(path)
-    if found is not None:
-        _check_regular(found, errno.EINVAL, path)
-    return found
+    present = lstat(path)
+    if present is not None:
+        _check_regular(present, errno.EINVAL, path)
+    return present
 
 
 def lstat(path: str | os.PathLike[str]) -> system.Facts | None:
     """The result of lstat, so of a link itself; None if the name does not exist."""
-    found = system.facts_of(os.fspath(path))
-    if isinstance(found, system.Facts):
-        return found
-    if system.errno_of(found) in (errno.ENOENT, errno.ENOTDIR):
+    answer = system.facts_of(os.fspath(path))
+    if isinstance(answer, system.Facts):
+        return answer
+    if system.errno_of(answer) in (errno.ENOENT, errno.ENOTDIR):
         return None
-    return _never(found, path)
+    return _raise_no_facts(answer, path)
 
 
 def exists(path: str | os.PathLike[str]) -> bool:
@@ -290,15 +296,17 @@ def exists(path: str | os.PathLike[str]) -> bool:
 
 def is_link(path: str | os.PathLike[str]) -> bool:
     """Whether the name itself is a symbolic link."""
-    found = lstat(path)
-    return found is not None and stat.S_ISLNK(found.mode)
+    present = lstat(path)
+    return present is not None and stat.S_ISLNK(present.mode)
 
 
 def is_directory(path: str | os.PathLike[str]) -> bool:
     """Whether the name is a directory or a symbolic link to one."""
-    found = lstat(path)
-    if found is None or not stat.S_ISLNK(found.mode):
-        return found is not None and stat.S_ISDIR(found.mode)
+    present = lstat(path)
+    if present is None:
+        return False
+    if not stat.S_ISLNK(present.mode):
+        return stat.S_ISDIR(present.mode)
     try:
         with opened(path, os.O_RDONLY | os.O_DIRECTORY):
             return True
@@ -309,7 +317,7 @@ def is_directory(path: str | os.PathLike[str]) -> bool:
 
 
 @scope
-def _typed(path: str | os.PathLike[str], verb: str) -> Iterator[None]:
+def _convert_errors(path: str | os.PathLike[str], verb: str) -> Iterator[None]:
     """Convert an OSError of Python's own calls into StorageError."""
     try:
         yield
@@ -321,8 +329,8 @@ def _typed(path: str | os.PathLike[str], verb: str) -> Iterator[None]:
 
 def listing(path: str | os.PathLike[str]) -> list[str]:
     """Names in a directory, sorted. Raises StorageError."""
-    checked(system.list_hook(os.fspath(path)), path, "list")
-    with _typed(path, "list"):
+    check(system.list_hook(os.fspath(path)), path, "list")
+    with _convert_errors(path, "list"):
         return sorted(os.listdir(path))
 
 
@@ -330,33 +338,33 @@ def directories(path: str | os.PathLike[str]) -> list[str]:
     """Names of the directories in a directory, sorted; links to directories are included. Raises
     StorageError.
     """
-    checked(system.list_hook(os.fspath(path)), path, "list")
-    with _typed(path, "list"), os.scandir(path) as entries:
+    check(system.list_hook(os.fspath(path)), path, "list")
+    with _convert_errors(path, "list"), os.scandir(path) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir())
 
 
 def links(path: str | os.PathLike[str]) -> set[str]:
     """Names of the symbolic links in a directory, read with one listing. Raises StorageError."""
-    checked(system.list_hook(os.fspath(path)), path, "list")
-    with _typed(path, "list"), os.scandir(path) as entries:
+    check(system.list_hook(os.fspath(path)), path, "list")
+    with _convert_errors(path, "list"), os.scandir(path) as entries:
         return {entry.name for entry in entries if entry.is_symlink()}
 
 
 def set_modified(path: str | os.PathLike[str], time_ns: int) -> None:
     """Set the modification time of a file. Raises StorageError."""
-    with _typed(path, "set the time of"):
+    with _convert_errors(path, "set the time of"):
         os.utime(path, ns=(time_ns, time_ns))
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
     """The absolute path. Raises StorageError if the current directory was removed."""
-    with _typed(path, "find the current directory for"):
+    with _convert_errors(path, "find the current directory for"):
         return Path(path).absolute()
 
 
 def real_path(path: str | os.PathLike[str]) -> str:
     """The absolute path; symbolic links are resolved as far as it exists. Raises StorageError."""
-    with _typed(path, "find the current directory for"):
+    with _convert_errors(path, "find the current directory for"):
         return os.path.realpath(path)
 
 
@@ -426,12 +434,13 @@ def _sync_together(fd: int, path: str, directories: Sequence[str | os.PathLike[s
     if not directories:
         sync(fd, path)
         return
-    with contextlib.ExitStack() as kept:
-        others = [
-            kept.enter_context(opened(each, os.O_RDONLY | os.O_DIRECTORY)) for each in directories
-        ]
-        for code, synced in zip(_sync_codes([fd, *others]), (path, *directories), strict=True):
-            checked(code, synced, "fsync")
+    with contextlib.ExitStack() as stack:
+        fds = [fd]
+        for directory in directories:
+            directory_fd = stack.enter_context(opened(directory, os.O_RDONLY | os.O_DIRECTORY))
+            fds.append(directory_fd)
+        for code, synced_path in zip(_sync_codes(fds), (path, *directories), strict=True):
+            check(code, synced_path, "fsync")
 
 
 def stage(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -> tuple[str, int]:
@@ -473,11 +482,10 @@ def sync_all(fds: Sequence[int]) -> list[bool]:
 
 
 def _sync_codes(fds: Sequence[int]) -> list[int]:
-    return [
-        code
-        for at in range(0, len(fds), SYNCS_MAX)
-        for code in system.sync_all(list(fds[at : at + SYNCS_MAX]))
-    ]
+    codes: list[int] = []
+    for start in range(0, len(fds), SYNCS_MAX):
+        codes.extend(system.sync_all(list(fds[start : start + SYNCS_MAX])))
+    return codes
 
 
 def remove_temporaries(directory: Path, names: Iterable[str]) -> None:
@@ -504,4 +512,6 @@ def restrict(fd: int, mode: int) -> None:
 
 def deadline_after(seconds: float | None) -> int:
     """A deadline on the boot clock; None means 95 years."""
-    return system.boot_ns() + int((3_000_000_000.0 if seconds is None else seconds) * 1e9)
+    if seconds is None:
+        seconds = 3_000_000_000.0
+    return system.boot_ns() + int(seconds * 1e9)

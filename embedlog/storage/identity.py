@@ -1,15 +1,14 @@
 """Identity of topics and log directories: partition.metadata, meta.properties, and the
 clean-shutdown mark.
 
-IDENTITY-1  an identity is a UUID of 16 bytes, written as 22 characters; topic ids and directory ids
-    are never generated twice
-IDENTITY-2  properties that another version or a broker wrote beside the known ones are kept when a
-    file is rewritten
-IDENTITY-3  the clean mark is written in place, as Kafka does: only its existence counts, its
-    content is optional
-IDENTITY-4  embedlog's mark is signed. A broker deletes the mark at its start, and never signs its
-    own. So a signed mark, also in a copy, proves that embedlog closed the directory and that no
-    broker has used it since
+- An identity is a UUID of 16 bytes, written as 22 characters; topic ids and directory ids are never
+  generated twice.
+- Properties that another version or a broker wrote beside the known ones are kept when a file is
+  rewritten.
+- The clean mark counts by its existence, as in Kafka; its content is optional.
+- embedlog's mark is signed. A broker deletes the mark at its start, and never signs its own. So a
+  signed mark, also in a copy, proves that embedlog closed the directory and that no broker has used
+  it since.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from typing import Final, NamedTuple
 from embedlog._native import codec
 from embedlog.errors import ForeignDirectoryError, UnsupportedFormatError
 from embedlog.storage import files
-from embedlog.storage.checkpoints import WAY_OUT, lines_of, malformed, number_of
+from embedlog.storage.checkpoints import WAY_OUT, lines_of, malformed_line_error, number_of
 from embedlog.storage.file_names import (
     CLEAN_MARK,
     INT_MAX,
@@ -89,7 +88,7 @@ def id_bytes(text: str) -> bytes:
 
 class UnsupportedTopicIdError(UnsupportedFormatError, ForeignDirectoryError):
     """A partition.metadata of an unsupported version: for a set it is as unreadable as a malformed
-    one (PARTITIONDIRECTORY-3).
+    one.
     """
 
 
@@ -103,12 +102,12 @@ def read_topic_id(directory: str | os.PathLike[str]) -> str | None:
     if data is None:
         return None
     fields = {}
-    for number, (line, name) in enumerate(
-        zip((lines_of(path, data) + ["", ""])[:2], ("version", "topic_id"), strict=True), 1
-    ):
+    lines = lines_of(path, data)
+    for number, name in enumerate(("version", "topic_id"), 1):
+        line = lines[number - 1] if number <= len(lines) else ""
         key, colon, value = line.partition(":")
         if key.strip() != name or not colon:
-            raise malformed(path, number, f"{name}: …", repr(line))
+            raise malformed_line_error(path, number, f"{name}: …", repr(line))
         fields[name] = value.strip()
     version = number_of(path, 1, fields["version"], INT_MAX)
     if version != 0:
@@ -118,7 +117,7 @@ def read_topic_id(directory: str | os.PathLike[str]) -> str | None:
     try:
         id_bytes(fields["topic_id"])
     except ValueError as problem:
-        raise malformed(path, 2, "a UUID in base64", str(problem)) from None
+        raise malformed_line_error(path, 2, "a UUID in base64", str(problem)) from None
     return fields["topic_id"]
 
 
@@ -155,20 +154,21 @@ def read_meta(directory: str | os.PathLike[str]) -> MetaProperties | None:
     data = files.read_bytes(path)
     if data is None:
         return None
-    found = _parse_properties(lines_of(path, data))
-    version = _propertynumber(path, found, "version", "0")
+    properties = _parse_properties(lines_of(path, data))
+    version = _take_number(path, properties, "version", "0")
     if version > 1:
         raise UnsupportedFormatError(
             "version of meta.properties", path=path, expected="0 or 1", found=version
         )
-    node = _propertynumber(path, found, "node.id" if version == 1 else "broker.id", None)
-    cluster = found.pop("cluster.id", "")
+    node_key = "node.id" if version == 1 else "broker.id"
+    node = _take_number(path, properties, node_key, None)
+    cluster = properties.pop("cluster.id", "")
     if not cluster and version > 0:
         raise ForeignDirectoryError(f"cluster.id is missing; {WAY_OUT}", path=path)
-    directory_id = found.pop("directory.id", None)
+    directory_id = properties.pop("directory.id", None)
     if directory_id is not None:
         _check_directory_id(path, directory_id)
-    return MetaProperties(version, cluster, node, directory_id, found)
+    return MetaProperties(version, cluster, node, directory_id, properties)
 
 
 def ensure_meta(directory: str | os.PathLike[str], mode: int = 0o666) -> MetaProperties:
@@ -194,7 +194,7 @@ def write_meta(directory: str | os.PathLike[str], meta: MetaProperties, mode: in
         values["cluster.id"] = meta.cluster_id
     if meta.directory_id is not None:
         values["directory.id"] = meta.directory_id
-    text = "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in sorted(values.items()))
+    text = "".join(f"{_escape(key)}={_escape(value)}\n" for key, value in sorted(values.items()))
     files.write_atomically(Path(directory, META_PROPERTIES), text.encode(), mode)
 
 
@@ -212,8 +212,9 @@ def _check_directory_id(path: Path, text: str) -> None:
         )
 
 
-def _propertynumber(path: Path, found: dict[str, str], key: str, default: str | None) -> int:
-    text = found.pop(key, default)
+def _take_number(path: Path, properties: dict[str, str], key: str, default: str | None) -> int:
+    """Remove a number from the properties. Raises ForeignDirectoryError."""
+    text = properties.pop(key, default)
     if text is None or not _NUMBER.fullmatch(text) or not 0 <= int(text) <= INT_MAX:
         raise ForeignDirectoryError(
             f"{key}; {WAY_OUT}", path=path, expected="an integer from 0", found=repr(text)
@@ -225,27 +226,30 @@ def _parse_properties(lines: list[str]) -> dict[str, str]:
     """Parse a Java properties file without line continuations, which a node's identity never
     has.
     """
-    found = {}
+    properties = {}
     for line in lines:
         line = line.lstrip(" \t\f")
         if not line or line[0] in "#!":
             continue
         match = re.match(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line)
         if match:
-            found[_unescaped(match[1])] = _unescaped(match[2])
-    return found
+            properties[_unescape(match[1])] = _unescape(match[2])
+    return properties
 
 
-def _escaped(text: str) -> str:
-    return re.sub(r"[\\=:#! ]", lambda each: "\\" + each[0], text)
+def _escape(text: str) -> str:
+    return re.sub(r"[\\=:#! ]", lambda match: "\\" + match[0], text)
 
 
-def _unescaped(text: str) -> str:
-    return re.sub(
-        r"\\(u[0-9a-fA-F]{4}|.)",
-        lambda each: chr(int(each[1][1:], 16)) if len(each[1]) == 5 else each[1],
-        text,
-    )
+def _unescape(text: str) -> str:
+    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", _character_of, text)
+
+
+def _character_of(match: re.Match[str]) -> str:
+    code = match[1]
+    if len(code) == 5:  # u and four digits
+        return chr(int(code[1:], 16))
+    return code
 
 
 # ---- the clean mark ------------------------------------------------------------------------------
@@ -271,10 +275,9 @@ def mark_owner(directory: str | os.PathLike[str]) -> bytes | None:
     """The incarnation that wrote the mark; None without a mark, and for an unsigned mark (a
     broker's or an old embedlog's).
     """
+    data = files.read_bytes(Path(directory, CLEAN_MARK)) or b""
     try:
-        return bytes.fromhex(
-            json.loads(files.read_bytes(Path(directory, CLEAN_MARK)) or b"")[_SIGNATURE]
-        )
+        return bytes.fromhex(json.loads(data)[_SIGNATURE])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -314,19 +317,19 @@ def write_clean_mark(
 ) -> None:
     """Write the mark of a clean shutdown; everything else must be on disk before.
 
-    `incarnation` signs it (IDENTITY-4).
+    `incarnation` signs it.
     """
     path = Path(directory, CLEAN_MARK)
-    content = {"version": 0, "brokerEpoch": broker_epoch} | (
-        {_SIGNATURE: incarnation.hex()} if incarnation else {}
-    )
-    # a mark by half is not signed
+    content: dict[str, int | str] = {"version": 0, "brokerEpoch": broker_epoch}
+    if incarnation:
+        content[_SIGNATURE] = incarnation.hex()
+    # Kafka writes it in place; here a crash must not leave half a mark, which would not be signed
     files.write_atomically(path, json.dumps(content, separators=(",", ":")).encode(), mode)
 
 
 def remove_clean_mark(directory: str | os.PathLike[str]) -> bool:
     """Remove the mark durably, before any other change; True if there was one."""
-    there = files.unlink(Path(directory, CLEAN_MARK), missing_ok=True)
-    if there:
+    existed = files.unlink(Path(directory, CLEAN_MARK), missing_ok=True)
+    if existed:
         files.sync_directory(directory)
-    return there
+    return existed

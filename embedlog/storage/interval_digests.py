@@ -1,16 +1,14 @@
 """Digests by index interval: a file of embedlog beside each segment, with a record for each entry
 of its offset index.
 
-DIGEST-1  Kafka's CRC omits the first 21 bytes of a batch, and cannot distinguish a valid batch from
-    another valid one in its place. The chain digest can. A record contains its value before the
-    batch that an index entry points to
-DIGEST-2  records are made while appending, in step with the index, and whenever a segment is read
-    from its start. Records are compared before they are replaced, so that a new digest never hides
-    an earlier mismatch
-DIGEST-3  a missing, torn or damaged record is skipped: its loss costs time, never data, and hides
-    no damage
-DIGEST-4  records count only if the segment's digest was carried forward from its first byte
-    (DIGESTED)
+- Kafka's CRC omits the first 21 bytes of a batch, and cannot distinguish a valid batch from another
+  valid one in its place. The chain digest can. A record contains its value before the batch that an
+  index entry points to.
+- Records are made while appending, in step with the index, and whenever a segment is read from its
+  start. Records are compared before they are replaced, so that a new digest never hides an earlier
+  mismatch.
+- A missing, torn or damaged record is skipped: its loss costs time, never data, and hides no damage.
+- Records count only if the segment's digest was carried forward from its first byte (DIGESTED).
 """
 
 from __future__ import annotations
@@ -52,18 +50,20 @@ class Records:
     def __init__(self, fd: int, base: int, count: int) -> None:
         self._file = codec.Digests(fd, base, count)
 
-    def seed(self, number: int, position: int) -> State | None:
+    def state_at(self, number: int, position: int) -> State | None:
         """The state at the batch of an index entry, with the chain digest of all earlier batches;
         None if its record is not valid.
         """
-        found, digest = self._file.at(number, position)
-        return State(number + 1, position, digest, position) if _checked(found) else None
+        code, digest = self._file.at(number, position)
+        if not _check(code):
+            return None
+        return State(number + 1, position, digest, position)
 
     def reach(self, state: State, limit: int, end: int) -> int:
         """The best end of a read from `state`, so that all of it can be compared; 0 if no record
         helps.
         """
-        return _checked(self._file.reach(state.number, state.position, limit, end))
+        return _check(self._file.reach(state.number, state.position, limit, end))
 
     def compare(
         self, state: State, data: memoryview, batches: Batches
@@ -77,24 +77,23 @@ class Records:
             state.number, data, batches, (state.position, state.agreed, state.digest)
         )
         if bad is not None:
-            found = f"{bad[2]:016x}" if bad[2] else "no batch starts here"
-            return state._replace(agreed=agreed), Problem(
-                bad[0], OTHERS, f"digest {bad[1]:016x}", found
-            )
-        return State(_checked(number), position, digest, agreed), None
+            problem_position, expected, actual = bad
+            found = f"{actual:016x}" if actual else "no batch starts here"
+            problem = Problem(problem_position, OTHERS, f"digest {expected:016x}", found)
+            return state._replace(agreed=agreed), problem
+        return State(_check(number), position, digest, agreed), None
 
 
 @scope
-def opened(directory: Path, base: int, *, usable: bool = True) -> Iterator[Records | None]:
+def open_records(directory: Path, base: int, *, usable: bool = True) -> Iterator[Records | None]:
     """The records of a segment; None if it has no valid ones."""
     path = file_names.segment_path(directory, base, file_names.DIGESTS)
     if not usable or not files.exists(path):
         yield None
         return
     with files.opened(path) as fd:
-        yield Records(
-            fd, base, min(files.facts(fd, path).size // RECORD_BYTES, _records_max(directory, base))
-        )
+        count = files.facts(fd, path).size // RECORD_BYTES
+        yield Records(fd, base, min(count, _records_max(directory, base)))
 
 
 def _records_max(directory: Path, base: int) -> int:
@@ -105,18 +104,20 @@ def _records_max(directory: Path, base: int) -> int:
     return min(log.size if log is not None else 0, LOG_BYTES_MAX) // HEADER_SIZE + 1
 
 
-def before(data: memoryview, batches: Batches, digest: int) -> NDArray[np.uint64]:
+def digests_before(data: memoryview, batches: Batches, digest: int) -> NDArray[np.uint64]:
     """The chain digest before each of these adjacent batches in `data`."""
-    made = np.empty(len(batches), np.uint64)
-    codec.digests_before(data, batches, digest, made)
-    return made
+    digests = np.empty(len(batches), np.uint64)
+    codec.digests_before(data, batches, digest, digests)
+    return digests
 
 
-def record(base: int, number: int, position: int, digest: int) -> bytes:
+def encode_record(base: int, number: int, position: int, digest: int) -> bytes:
     return codec.digest_record(base, number, position, digest)
 
 
-def write(directory: Path, base: int, raw: bytes | bytearray, count: int, mode: int) -> None:
+def write_records(
+    directory: Path, base: int, raw: bytes | bytearray, count: int, mode: int
+) -> None:
     """Write records after the first `count` and truncate the rest: on disk before other records are
     written there.
 
@@ -125,14 +126,15 @@ def write(directory: Path, base: int, raw: bytes | bytearray, count: int, mode: 
     path = file_names.segment_path(directory, base, file_names.DIGESTS)
     end = count * RECORD_BYTES + len(raw)
     with files.opened(path, files.CREATE, mode) as fd:
-        shorter = files.facts(fd, path).size > end
+        becomes_shorter = files.facts(fd, path).size > end
         files.write_all(fd, raw, count * RECORD_BYTES, path)
         files.truncate(fd, end, path)
-        if shorter:
+        if becomes_shorter:
             files.datasync(fd, path)
 
 
-def _checked(code: int) -> int:
+def _check(code: int) -> int:
+    """The code, 0 at least. Raises StorageError for the number of a system error."""
     if code <= -1000:
         raise StorageError("reading digests", errno=-code - 1000)
     return max(code, 0)

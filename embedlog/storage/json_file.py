@@ -1,9 +1,9 @@
 """Small files of JSON that are replaced as a whole, with a version, a generation and a checksum.
 
-JSONFILE-1  the checksum covers the canonical form of the content: whitespace and the order of keys
-    are irrelevant
-JSONFILE-2  the version is compared before the checksum: a newer one may be computed in another way
-JSONFILE-3  the checksum protects the bytes, not their meaning: the caller checks every value
+- The checksum covers the canonical form of the content: whitespace and the order of keys are
+  irrelevant.
+- The version is compared before the checksum: a newer one may be computed in another way.
+- The checksum protects the bytes, not their meaning: the caller checks every value.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Encoded(NamedTuple):
 
     @classmethod
     def of(cls, value: object) -> Encoded:
-        return cls(_canonical(value), _indented(value))
+        return cls(_encode_canonical(value), _encode_indented(value))
 
-    def nested(self) -> Encoded:
+    def nest(self) -> Encoded:
         """The form of a value one level deeper."""
         return self._replace(indented=self.indented.replace("\n", "\n "))
 
@@ -48,24 +48,28 @@ class Entries:
     def put(self, name: str, value: object) -> None:
         """Add or replace a value."""
         text = json.dumps(name)
-        encoded = Encoded.of(value).nested().nested()
-        at, there = self._place(name)
-        if not there:
-            self._names.insert(at, name)
-        self._canonical[at : at + there] = [f"{text}:{encoded.canonical}"]
-        self._indented[at : at + there] = [f"  {text}: {encoded.indented}"]
+        encoded = Encoded.of(value).nest().nest()
+        canonical = f"{text}:{encoded.canonical}"
+        indented = f"  {text}: {encoded.indented}"
+        row = bisect_left(self._names, name)
+        if self._has_at(row, name):
+            self._canonical[row] = canonical
+            self._indented[row] = indented
+        else:
+            self._names.insert(row, name)
+            self._canonical.insert(row, canonical)
+            self._indented.insert(row, indented)
 
     def remove(self, name: str) -> None:
         """Remove a value, if it is there."""
-        at, there = self._place(name)
-        if there:
-            del self._names[at], self._canonical[at], self._indented[at]
+        row = bisect_left(self._names, name)
+        if self._has_at(row, name):
+            del self._names[row], self._canonical[row], self._indented[row]
 
-    def _place(self, name: str) -> tuple[int, bool]:
-        at = bisect_left(self._names, name)
-        return at, at < len(self._names) and self._names[at] == name
+    def _has_at(self, row: int, name: str) -> bool:
+        return row < len(self._names) and self._names[row] == name
 
-    def encoded(self) -> Encoded:
+    def encode(self) -> Encoded:
         """The object as a field of a file."""
         if not self._names:
             return Encoded.of({})
@@ -97,24 +101,14 @@ class JsonFile(NamedTuple):
             "generation": generation,
             **content,
         }
-        canonical = {
-            name: value.canonical if isinstance(value, Encoded) else _canonical(value)
-            for name, value in document.items()
-        }
-        document["checksum"] = _sum(
-            "{"
-            + ",".join(f"{json.dumps(name)}:{canonical[name]}" for name in sorted(canonical))
-            + "}"
+        fields: dict[str, Encoded] = {}
+        for name, value in document.items():
+            fields[name] = value if isinstance(value, Encoded) else Encoded.of(value).nest()
+        canonical = ",".join(
+            f"{json.dumps(name)}:{fields[name].canonical}" for name in sorted(fields)
         )
-        lines = (
-            f" {json.dumps(name)}: "
-            + (
-                value.indented
-                if isinstance(value, Encoded)
-                else _indented(value).replace("\n", "\n ")
-            )
-            for name, value in document.items()
-        )
+        fields["checksum"] = Encoded.of(_sum("{" + canonical + "}"))
+        lines = (f" {json.dumps(name)}: {field.indented}" for name, field in fields.items())
         # in ASCII: a name may not be valid UTF-8
         return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
@@ -155,14 +149,14 @@ class JsonFile(NamedTuple):
 
 def checksum(document: Mapping[str, Any]) -> str:
     """XXH3 of the canonical form of a document."""
-    return _sum(_canonical(document))
+    return _sum(_encode_canonical(document))
 
 
-def _canonical(value: object) -> str:
+def _encode_canonical(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
-def _indented(value: object) -> str:
+def _encode_indented(value: object) -> str:
     return json.dumps(value, indent=1)
 
 

@@ -1,19 +1,18 @@
 """Process slots: a lock on one byte of `embedlog.slots`, held by a running process, with an entry
 of 32 bytes beside it.
 
-LIVENESS-1  the kernel releases the lock when its process ends for any reason; no other process
-    waits for a timeout to detect that
-LIVENESS-2  slots are reused: the nonce distinguishes the present holder from the previous one
-LIVENESS-3  a lock is invisible to the descriptor that holds it, so other slots are probed through a
-    second descriptor
-LIVENESS-4  a forked child closes both at once: inherited descriptors would keep the parent's slots
-    locked
-LIVENESS-5  a lease shows more: a native thread writes heartbeats while the process runs, and stops
-    when the polls stop (`Lease`)
-LIVENESS-6  the mutex is reentrant: the garbage collector can end the lease of a lost consumer
-    inside of a section of its own thread. Such an end changes the entry of its own slot only
-LIVENESS-7  a lease holder checks the lease before it acts: nothing can notify a suspended process
-    that its lease expired
+- The kernel releases the lock when its process ends for any reason; no other process waits for a
+  timeout to detect that.
+- Slots are reused: the nonce distinguishes the present holder from the previous one.
+- A lock is invisible to the descriptor that holds it, so other slots are probed through a second
+  descriptor.
+- A forked child closes both at once: inherited descriptors would keep the parent's slots locked.
+- A lease shows more: a native thread writes heartbeats while the process runs, and stops when the
+  polls stop (`Lease`).
+- The mutex is reentrant: the garbage collector can end the lease of a lost consumer inside of a
+  section of its own thread. Such an end changes the entry of its own slot only.
+- A lease holder checks the lease before it acts: nothing can notify a suspended process that its
+  lease expired.
 """
 
 from __future__ import annotations
@@ -42,29 +41,37 @@ _all: weakref.WeakSet[Liveness] = weakref.WeakSet()
 class SlotState(NamedTuple):
     """The state of a slot as read by one probe."""
 
-    held: bool  # locked: the process exists, perhaps suspended
+    is_held: bool  # locked: the process exists, perhaps suspended
     heartbeat: int = 0  # differs at the next probe if the process runs
-    left: bool = False  # the holder has recorded that its polls stopped
+    has_left: bool = False  # the holder has recorded that its polls stopped
 
 
 _GONE: Final = SlotState(False)
 
 
-def _state_of(
-    process_slot: ProcessSlot, held: bool, nonce: int, heartbeat: int, left: bool
-) -> SlotState:
+class _Entry(NamedTuple):
+    """What the file shows of a slot."""
+
+    is_locked: bool
+    nonce: int
+    heartbeat: int
+    has_left: bool
+
+
+def _state_of(process_slot: ProcessSlot, entry: _Entry) -> SlotState:
     """The state in the entry of the slot. With another nonce the slot has another holder, so this
     one has ended.
     """
-    return SlotState(held, heartbeat, left) if nonce == process_slot.nonce else _GONE
+    if entry.nonce != process_slot.nonce:
+        return _GONE
+    return SlotState(entry.is_locked, entry.heartbeat, entry.has_left)
 
 
 class Lease:
-    """A process slot with a heartbeat. Threads: `polling` and `polled` from the polling thread, the
-    others from any.
+    """A process slot with a heartbeat. Threads: `begin_poll` and `end_poll` from the polling
+    thread, the others from any.
 
-    `polling` begins a poll, during which the poll interval does not run; `polled` ends it and
-    starts the next interval.
+    The poll interval does not run during a poll; the end of a poll starts the next interval.
     """
 
     def __init__(
@@ -74,21 +81,21 @@ class Lease:
         self._liveness = liveness
         self._heartbeat = heartbeat
 
-    def polling(self) -> None:
-        self._heartbeat.polling()
+    def begin_poll(self) -> None:
+        self._heartbeat.begin_poll()
 
-    def polled(self) -> None:
-        self._heartbeat.polled()
+    def end_poll(self) -> None:
+        self._heartbeat.end_poll()
 
     @property
-    def expired(self) -> bool:
+    def is_expired(self) -> bool:
         """Whether other members may have reassigned this member's partitions: check before each
         action. Stays true until `renew`.
 
         True once no heartbeat was written for the session timeout, the polls stopped for too long,
         or the lease ended.
         """
-        return self._heartbeat.expired
+        return self._heartbeat.is_expired
 
     @property
     def good_until_ns(self) -> int:
@@ -98,11 +105,11 @@ class Lease:
         return self._heartbeat.good_until_ns
 
     @property
-    def left(self) -> bool:
+    def has_left(self) -> bool:
         """Whether the polls stopped for longer than the maximum poll interval, as recorded in the
         slot's entry.
         """
-        return self._heartbeat.left
+        return self._heartbeat.has_left
 
     def age(self, ns: int) -> bool:
         """Count `ns` more since the last poll, and act on it before this returns; False during a
@@ -150,7 +157,7 @@ class Liveness:
         self._mode = mode
         self._entry_locks_at = _ENTRY_LOCKS_AT if locked else 0
         self._mutex = threading.RLock()
-        self._held: dict[int, int] = {}  # nonce by slot
+        self._nonces: dict[int, int] = {}  # of the slots that this object holds
         self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
         self._holder_fd = self._probe_fd = -1
         self._forked = False
@@ -204,9 +211,9 @@ class Liveness:
             fd = self._holder_fd if self._holder_fd >= 0 else self._probe_fd
             if fd < 0:
                 return True
-            opened = files.facts(fd, self.path)
-            there = files.facts_of(self.path)
-        return there is None or (opened.device, opened.inode) == (there.device, there.inode)
+            own = files.facts(fd, self.path)
+            present = files.facts_of(self.path)
+        return present is None or (own.device, own.inode) == (present.device, present.inode)
 
     def open_probe(self) -> None:
         """Open the descriptor that probes slots now, while the path leads to the file of its own
@@ -218,7 +225,7 @@ class Liveness:
     def holds(self, process_slot: ProcessSlot) -> bool:
         """Whether this object has the slot."""
         with self._mutex:
-            return self._held.get(process_slot.slot) == process_slot.nonce
+            return self._nonces.get(process_slot.slot) == process_slot.nonce
 
     def end(self, process_slot: ProcessSlot) -> None:
         """Free the slot. Idempotent."""
@@ -230,7 +237,7 @@ class Liveness:
         for lease in list(self._leases):  # before the descriptor that they write through
             lease.end()
         with self._mutex:
-            self._held.clear()
+            self._nonces.clear()
             holder_fd = self._holder_fd
             self._holder_fd = -1
             files.close(holder_fd)
@@ -245,7 +252,7 @@ class Liveness:
         for fd in (self._holder_fd, self._probe_fd):
             files.close_inherited(fd)
         self._holder_fd = self._probe_fd = -1
-        self._held.clear()
+        self._nonces.clear()
         # another thread of the parent may have held it during the fork
         self._mutex = threading.RLock()
         self._forked = True
@@ -256,31 +263,29 @@ class Liveness:
         """Whether the slot is still held by its process: one system call if it is free, two if it
         is held.
         """
-        return self.slot_state(process_slot).held
+        return self.slot_state(process_slot).is_held
 
     def slot_state(self, process_slot: ProcessSlot) -> SlotState:
         """Probe any slot once. Raises StorageError."""
-        found = self._read(process_slot)
-        return _GONE if found is None else _state_of(process_slot, *found)
+        entry = self._read(process_slot)
+        if entry is None:
+            return _GONE
+        return _state_of(process_slot, entry)
 
-    def known_state(self, process_slot: ProcessSlot) -> SlotState | None:
+    def find_state(self, process_slot: ProcessSlot) -> SlotState | None:
         """As `slot_state`; None if the file does not show the nonce of this slot."""
-        found = self._read(process_slot)
-        return (
-            None
-            if found is None or found[1] != process_slot.nonce
-            else _state_of(process_slot, *found)
-        )
+        entry = self._read(process_slot)
+        if entry is None or entry.nonce != process_slot.nonce:
+            return None
+        return _state_of(process_slot, entry)
 
-    def _read(self, process_slot: ProcessSlot) -> tuple[bool, int, int, bool] | None:
-        """Whether the slot is locked; nonce, heartbeat and `left` of its entry. None without a
-        file.
-        """
+    def _read(self, process_slot: ProcessSlot) -> _Entry | None:
+        """The entry of the slot; None without a file. Raises StorageError."""
         with self._mutex:
             fd = self._probe_fd_locked()
             if fd < 0:
                 return None
-            code, entry = system.read_slot(
+            code, raw = system.read_slot(
                 fd,
                 _LOCKS_AT + process_slot.slot,
                 process_slot.slot * SLOT_BYTES,
@@ -290,15 +295,15 @@ class Liveness:
             raise StorageError(
                 "cannot read a process slot", errno=system.errno_of(code) or None, path=self.path
             )
-        nonce, heartbeat, left, _ = system.SLOT_ENTRY.unpack(entry)
-        return code > 0, nonce, heartbeat, left != 0
+        nonce, heartbeat, left, _ = system.SLOT_ENTRY.unpack(raw)
+        return _Entry(code > 0, nonce, heartbeat, left != 0)
 
     # ---- internals ---------------------------------------------------------------------------------
 
     def _begin_locked(self) -> ProcessSlot:
         fd = self._holder_fd_locked()
         for slot in range(SLOTS_MAX):
-            if slot in self._held:
+            if slot in self._nonces:
                 continue
             code = system.byte_lock_try(fd, _LOCKS_AT + slot)
             if code == 0:
@@ -308,7 +313,7 @@ class Liveness:
                 except BaseException:
                     system.byte_unlock(fd, _LOCKS_AT + slot)
                     raise
-                self._held[slot] = nonce
+                self._nonces[slot] = nonce
                 return ProcessSlot(slot, nonce)
             if code != system.EAGAIN:
                 raise StorageError(
@@ -322,20 +327,20 @@ class Liveness:
         if not self._entry_locks_at:
             files.write_all(fd, entry, slot * SLOT_BYTES, self.path)
             return
-        system.byte_lock_try(
-            fd, self._entry_lock_of(slot)
-        )  # a network file system flushes written data when the lock is released
+        # a network file system flushes written data when the lock is released
+        system.byte_lock_try(fd, self._entry_lock_of(slot))
         try:
             files.write_all(fd, entry, slot * SLOT_BYTES, self.path)
         finally:
             system.byte_unlock(fd, self._entry_lock_of(slot))
 
     def _end_locked(self, process_slot: ProcessSlot) -> None:
-        if self._held.get(process_slot.slot) == process_slot.nonce and self._holder_fd >= 0:
-            del self._held[process_slot.slot]
+        if self._nonces.get(process_slot.slot) == process_slot.nonce and self._holder_fd >= 0:
+            del self._nonces[process_slot.slot]
             system.byte_unlock(self._holder_fd, _LOCKS_AT + process_slot.slot)
 
     def _entry_lock_of(self, slot: int) -> int:
+        """The position of the lock of an entry; 0 if entries need none."""
         return self._entry_locks_at + slot if self._entry_locks_at else 0
 
     def _holder_fd_locked(self) -> int:
@@ -360,17 +365,17 @@ def age_leases(ns: int, process_slot: ProcessSlot | None = None) -> int:
     """As `Lease.age` for every lease of this process, or for one; returns the number of those that
     were between two polls.
     """
-    leases = [lease for each in list(_all) for lease in list(each._leases)]
-    return sum(
-        lease.age(ns)
-        for lease in leases
-        if process_slot is None or lease.process_slot == process_slot
-    )
+    aged_count = 0
+    for liveness in list(_all):
+        for lease in list(liveness._leases):
+            if process_slot is None or lease.process_slot == process_slot:
+                aged_count += lease.age(ns)
+    return aged_count
 
 
 def _after_fork() -> None:
-    for each in list(_all):
-        each.abandon()
+    for liveness in list(_all):
+        liveness.abandon()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,12 +1,11 @@
 """Checks the path of a log directory and its content, and creates the directory.
 
-LOCATION-1  a text that is not a path (a URL, a server) is refused with a hint, unless a directory
-    of exactly that name exists
-LOCATION-2  a directory with foreign content is left unchanged; a missing directory is created with
-    all parents, each name synced
-LOCATION-3  a directory is a log if it has a file of a log directory, or a partition with a file of
-    a partition. The name of a subdirectory shows nothing: `python-3` may be anything. Links are not
-    followed
+- A text that is not a path (a URL, a server) is refused with a hint, unless a directory of exactly
+  that name exists.
+- A directory with foreign content is left unchanged; a missing directory is created with all parents,
+  each name synced.
+- A directory is a log if it has a file of a log directory, or a partition with a file of a partition.
+  The name of a subdirectory shows nothing: `python-3` may be anything. Links are not followed.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import errno
 import os
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from embedlog.errors import ForeignDirectoryError, StorageError
 from embedlog.storage import file_names, files
@@ -24,48 +24,66 @@ _SERVERS = r"[^/,:]*:[0-9]{1,5}(,[^/,:]*:[0-9]{1,5})*"
 _LOST_AND_FOUND = "lost+found"  # at the root of a file system
 
 
-def checked(given: str | os.PathLike[str]) -> Path:
+def check_path(path: str | os.PathLike[str]) -> Path:
     """The absolute path. Raises TypeError, and ForeignDirectoryError if the text cannot be the path
     of a directory.
     """
-    text = os.fspath(given) if isinstance(given, os.PathLike) else given
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
         raise TypeError(
             "the path of a log directory is a str or an os.PathLike of str, not "
             f"{type(text).__name__}"
         )
-    try:
-        unusable = "an empty text" if not text else "a zero character" if "\0" in text else ""
-        os.fsencode(text)
-    except UnicodeEncodeError:
-        unusable = "a lone surrogate"
-    if unusable:
+    fault = _fault_of(text)
+    if fault:
         raise ForeignDirectoryError(
-            f"not a path: {ascii(text)[:100]}", expected="the path of a directory", found=unusable
+            f"not a path: {ascii(text)[:100]}", expected="the path of a directory", found=fault
         )
-    path = files.absolute(text)
-    if (mistake := _mistaken(text)) and not files.is_directory(path):
+    directory = files.absolute(text)
+    mistake = _find_mistake(text)
+    if mistake is not None and not files.is_directory(directory):
         raise ForeignDirectoryError(
             f"not a path: {text[:100]!r}",
-            expected=f"the path of a local directory ({mistake[1]})",
-            found=mistake[0],
+            expected=f"the path of a local directory ({mistake.hint})",
+            found=mistake.kind,
         )
-    return path
+    return directory
 
 
-def _mistaken(text: str) -> tuple[str, str] | None:
-    """What a text is that was given as a path by mistake, and a hint."""
-    here = f"write ./{text[:100]} if a directory of that name is meant"
-    if ":" in text and (match := re.fullmatch(_URL, text, re.DOTALL)):
-        return (
-            ("a file URL", "give its path")
-            if match[1].lower() == "file"
-            else ("a URL", f"a log is a local directory; {here}")
-        )
-    if ":" in text and re.fullmatch(_SERVERS, text):
-        return "the address of a server", f"embedlog needs no broker; {here}"
+def _fault_of(text: str) -> str:
+    """Why a text cannot be a path in any file system; "" if it can."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return "a lone surrogate"
+    if not text:
+        return "an empty text"
+    if "\0" in text:
+        return "a zero character"
+    return ""
+
+
+class _Mistake(NamedTuple):
+    """A text that was given as a path by mistake: what it is, and a hint."""
+
+    kind: str
+    hint: str
+
+
+def _find_mistake(text: str) -> _Mistake | None:
+    way_out = f"write ./{text[:100]} if a directory of that name is meant"
+    if ":" in text:
+        url = re.fullmatch(_URL, text, re.DOTALL)
+        if url is not None and url[1].lower() == "file":
+            return _Mistake("a file URL", "give its path")
+        if url is not None:
+            return _Mistake("a URL", f"a log is a local directory; {way_out}")
+        if re.fullmatch(_SERVERS, text):
+            return _Mistake("the address of a server", f"embedlog needs no broker; {way_out}")
     if text.startswith("~"):
-        return "a path with an unexpanded home directory", f"use os.path.expanduser(path); {here}"
+        return _Mistake(
+            "a path with an unexpanded home directory", f"use os.path.expanduser(path); {way_out}"
+        )
     return None
 
 
@@ -76,7 +94,7 @@ def enter(path: Path, *, read_only: bool, create: bool, mode: int) -> list[str]:
     created.
     """
     if files.is_directory(path):
-        return _checked(path, reading=read_only)
+        return _check_content(path, is_reading=read_only)
     if files.exists(path):
         raise ForeignDirectoryError("not a directory", path=path)
     if read_only or not create:
@@ -85,40 +103,45 @@ def enter(path: Path, *, read_only: bool, create: bool, mode: int) -> list[str]:
     missing = [path]
     while not files.exists(missing[-1].parent):
         missing.append(missing[-1].parent)
-    for each in reversed(missing):
-        files.mkdir(each, files.directory_mode(mode), exist_ok=True)
-        files.sync_directory(each.parent)
+    for directory in reversed(missing):
+        files.mkdir(directory, files.directory_mode(mode), exist_ok=True)
+        files.sync_directory(directory.parent)
     return []
 
 
-def _checked(path: Path, *, reading: bool) -> list[str]:
+def _check_content(path: Path, *, is_reading: bool) -> list[str]:
     """The names in a directory, which must be a log, or empty if a log is to be created in it."""
     names = files.listing(path)
     if any(file_names.is_of_directory(name) for name in names):
         return names
-    contents = _named_as_partitions(path)
-    if any(file_names.is_of_partition(name) for inside in contents.values() for name in inside):
-        return names
+    contents = _names_in_partitions(path)
+    for names_inside in contents.values():
+        if any(file_names.is_of_partition(name) for name in names_inside):
+            return names
     others = [name for name in names if not name.startswith(".") and name != _LOST_AND_FOUND]
-    if others or reading:
-        example = os.path.join(others[0], *contents.get(others[0], ())[:1]) if others else ""
-        found = f"{len(others)} other names, such as {example}" if others else "nothing"
-        raise ForeignDirectoryError(
-            "not a log directory", path=path, expected="partitions or meta.properties", found=found
-        )
-    return names
+    if others:
+        example = os.path.join(others[0], *contents.get(others[0], ())[:1])
+        found = f"{len(others)} other names, such as {example}"
+    elif is_reading:
+        found = "nothing"
+    else:
+        return names
+    raise ForeignDirectoryError(
+        "not a log directory", path=path, expected="partitions or meta.properties", found=found
+    )
 
 
-def _named_as_partitions(path: Path) -> dict[str, list[str]]:
+def _names_in_partitions(path: Path) -> dict[str, list[str]]:
     """The names in each subdirectory with the name of a partition; none of one that cannot be
     listed, or is a link.
     """
-    found: dict[str, list[str]] = {}
-    linked = files.links(path)
+    contents: dict[str, list[str]] = {}
+    links = files.links(path)
     for name in files.directories(path):
-        if file_names.parse_partition_name(name) is not None and name not in linked:
-            try:
-                found[name] = files.listing(path / name)
-            except StorageError:  # of another user, or removed just now: it shows nothing
-                found[name] = []
-    return found
+        if file_names.parse_partition_name(name) is None or name in links:
+            continue
+        try:
+            contents[name] = files.listing(path / name)
+        except StorageError:  # of another user, or removed just now: it shows nothing
+            contents[name] = []
+    return contents

@@ -1,10 +1,9 @@
 """Finds the processes that hold a lock, from the kernel's information, for messages only: no
 decision depends on it.
 
-LOCKHOLDER-1  an OFD lock names no process, but /proc/PID/fdinfo lists the locks of each descriptor
-    (Linux 4.1)
-LOCKHOLDER-2  processes of another user are not visible without privileges, and a process may end
-    during the search: both give "unknown"
+- An OFD lock names no process, but /proc/PID/fdinfo lists the locks of each descriptor (Linux 4.1).
+- Processes of another user are not visible without privileges, and a process may end during the
+  search: both give "unknown".
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from embedlog.errors import DirectoryInUseError
 _LOCK = r"^lock:.*\bOFDLCK\b.*:([0-9]+) [0-9]+ (?:[0-9]+|EOF)$"  # of a text with several lines
 
 
-def held_by(path: str | os.PathLike[str], *, own: int = 0) -> str:
+def name_holders(path: str | os.PathLike[str], *, own: int = 0) -> str:
     """The processes that hold an OFD lock on the file, as text for a message; "" if unknown.
 
     `own`: the locks of the caller itself. This process is named if it holds more, by another
@@ -29,35 +28,41 @@ def held_by(path: str | os.PathLike[str], *, own: int = 0) -> str:
         inode = os.stat(path).st_ino
     except OSError:
         return ""
-    this = os.getpid()
-    seen = _counts(os.path.basename(os.fspath(path)), inode)
-    pids = sorted(pid for pid, count in seen if pid != this or count > own)
-    mark = " (this process has it open a second time)" if own else " (this process)"
-    named = ", ".join(f"pid {pid}{mark if pid == this else ''}" for pid in pids[:3])
-    more = f" and {len(pids) - 3} more" if len(pids) > 3 else ""
-    return f"{named}{more} on {os.uname().nodename}" if pids else ""
+    own_pid = os.getpid()
+    pids = []
+    for pid, count in _count_locks(os.path.basename(os.fspath(path)), inode):
+        if pid != own_pid or count > own:
+            pids.append(pid)
+    if not pids:
+        return ""
+    pids.sort()
+    own_mark = " (this process has it open a second time)" if own else " (this process)"
+    text = ", ".join(f"pid {pid}{own_mark if pid == own_pid else ''}" for pid in pids[:3])
+    if len(pids) > 3:
+        text += f" and {len(pids) - 3} more"
+    return f"{text} on {os.uname().nodename}"
 
 
-def in_use(message: str, path: Path, *, own: int = 0) -> DirectoryInUseError:
+def in_use_error(message: str, path: Path, *, own: int = 0) -> DirectoryInUseError:
     """The error of a directory whose lock file is held, with the processes that hold it; `own` as
-    in `held_by`.
+    in `name_holders`.
     """
-    return DirectoryInUseError(
-        message, path=path, found=held_by(path, own=own) or "a process that is not visible"
-    )
+    holders = name_holders(path, own=own) or "a process that is not visible"
+    return DirectoryInUseError(message, path=path, found=holders)
 
 
-def _counts(name: str, inode: int) -> Iterator[tuple[int, int]]:
+def _count_locks(name: str, inode: int) -> Iterator[tuple[int, int]]:
     """Each process that holds a lock, with the number of its descriptors that do."""
-    for pid in filter(str.isdecimal, _listing("/proc")):
-        count = sum(
-            _holds(pid, fd, inode) for fd in _listing(f"/proc/{pid}/fd") if _leads_to(pid, fd, name)
-        )
+    for pid in filter(str.isdecimal, _list_names("/proc")):
+        count = 0
+        for fd in _list_names(f"/proc/{pid}/fd"):
+            if _leads_to(pid, fd, name) and _has_lock(pid, fd, inode):
+                count += 1
         if count:
             yield int(pid), count
 
 
-def _listing(path: str) -> list[str]:
+def _list_names(path: str) -> list[str]:
     try:
         return os.listdir(path)
     except OSError:
@@ -71,11 +76,10 @@ def _leads_to(pid: str, fd: str, name: str) -> bool:
         return False
 
 
-def _holds(pid: str, fd: str, inode: int) -> bool:
+def _has_lock(pid: str, fd: str, inode: int) -> bool:
     try:
         with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii", errors="replace") as file:
-            return any(
-                int(found) == inode for found in re.findall(_LOCK, file.read(), re.MULTILINE)
-            )
+            text = file.read()
     except OSError:
         return False
+    return any(int(number) == inode for number in re.findall(_LOCK, text, re.MULTILINE))

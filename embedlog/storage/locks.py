@@ -1,10 +1,10 @@
 """Locks between processes, each with a mutex between threads. A wait has a deadline; its error
 names the holder.
 
-LOCKFILE-1  an OFD lock ends with its descriptor: a forked child closes inherited ones, so that
-    locks end with the parent
-LOCKFILE-2  a lock file is never unlinked and never renamed over; only users with write permission
-    in its directory can open it (`docs/layout.md`)
+- An OFD lock ends with its descriptor: a forked child closes inherited ones, so that locks end with
+  the parent.
+- A lock file is never unlinked and never renamed over; only users with write permission in its
+  directory can open it (`docs/layout.md`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LoadPendingError(LockTimeoutError):
     """
 
 
-def owned(mutex: threading.RLock) -> bool:
+def is_owned(mutex: threading.RLock) -> bool:
     """Whether this thread holds the mutex. The mutex itself is tested: an interrupt could prevent
     the update of a variable.
     """
@@ -48,13 +48,13 @@ def holding(
 
     Raises `late`, and StateError if this thread holds it already.
     """
-    if owned(mutex):
+    if is_owned(mutex):
         raise StateError("this thread holds the lock already", path=path)
-    left_s = max(0.0, (deadline_ns - system.boot_ns()) / 1e9)
-    with Guard(
-        mutex.release, functools.partial(mutex.acquire, timeout=min(left_s, threading.TIMEOUT_MAX))
-    ) as taken:
-        if not taken:
+    remaining_s = max(0.0, (deadline_ns - system.boot_ns()) / 1e9)
+    timeout_s = min(remaining_s, threading.TIMEOUT_MAX)
+    acquire = functools.partial(mutex.acquire, timeout=timeout_s)
+    with Guard(mutex.release, acquire) as is_acquired:
+        if not is_acquired:
             raise late("lock held by another thread of this process until the deadline", path=path)
         yield
 
@@ -67,7 +67,7 @@ def entering(
     late: type[LockTimeoutError],
 ) -> Iterator[None]:
     """As `holding`, also for a thread that holds the mutex already. Raises `late`."""
-    if owned(mutex):
+    if is_owned(mutex):
         yield
         return
     with holding(mutex, deadline_ns, path, late):
@@ -87,9 +87,9 @@ def open_lock(path: str | os.PathLike[str], mode: int = 0o666) -> int:
             mode &= ~users
     fd = files.open_file(path, files.CREATE, mode)
     try:
-        found = files.facts(fd, path)
-        if found.mode & 0o666 & ~mode:
-            files.restrict(fd, found.mode & 0o777 & mode)  # only the file's owner can restrict it
+        facts = files.facts(fd, path)
+        if facts.mode & 0o666 & ~mode:
+            files.restrict(fd, facts.mode & 0o777 & mode)  # only the file's owner can restrict it
     except BaseException:
         files.close(fd)
         raise
@@ -114,34 +114,34 @@ class LockFile:
         code = system.lock_try(self.fd, exclusive)
         if code == system.EAGAIN:
             return False
-        files.checked(code, self.path, "lock")
-        lock_order.taken(self.path)
+        files.check(code, self.path, "lock")
+        lock_order.record_lock(self.path)
         return True
 
     def lock(self, deadline_ns: int, exclusive: bool = True) -> None:
         """Wait for the lock. Raises LockTimeoutError, which names the holder as far as it is
         known.
         """
-        lock_order.taken(self.path)
+        lock_order.record_lock(self.path)
         code = system.lock_until(self.fd, exclusive, deadline_ns)
         if code == system.TIMED_OUT:
             raise LockTimeoutError(
                 f"lock not free before the deadline; held by {self.owner()}", path=self.path
             )
-        files.checked(code, self.path, "lock")
+        files.check(code, self.path, "lock")
 
     def unlock(self) -> None:
         """Give the lock back. Idempotent."""
         system.unlock(self.fd)
-        lock_order.left(self.path)
+        lock_order.record_unlock(self.path)
 
-    def in_place(self) -> bool:
+    def is_in_place(self) -> bool:
         """Whether the path still names this file: a directory that was renamed takes its lock file
         with it.
         """
-        found = files.facts(self.fd, self.path)
-        here = files.facts_of(self.path)
-        return here is not None and (here.device, here.inode) == (found.device, found.inode)
+        own = files.facts(self.fd, self.path)
+        present = files.facts_of(self.path)
+        return present is not None and (present.device, present.inode) == (own.device, own.inode)
 
     @scope
     def hold(self, deadline_ns: int) -> Iterator[None]:
@@ -155,20 +155,22 @@ class LockFile:
 
     @scope
     def hold_while(
-        self, needed: Callable[[], bool], sleep: Callable[[], None], deadline_ns: int
+        self, is_needed: Callable[[], bool], sleep: Callable[[], None], deadline_ns: int
     ) -> Iterator[bool]:
-        """As `hold`, but yields False, without the lock, once it is not `needed` any more; calls
+        """As `hold`, but yields False, without the lock, once it is not needed any more; calls
         `sleep` while another process holds it.
         """
         with holding(self.mutex, deadline_ns, self.path), Guard(self.unlock):
-            while wanted := needed():
+            has_lock = False
+            while is_needed():
                 if self.try_lock():
                     self.sign()
+                    has_lock = True
                     break
                 if system.boot_ns() >= deadline_ns:
                     self.lock(deadline_ns)  # fails, with the message of a timeout
                 sleep()
-            yield wanted
+            yield has_lock
 
     def sign(self) -> None:
         """Write the holder's process id into the file: for messages only."""
@@ -179,8 +181,9 @@ class LockFile:
         """The holder, as text for a message: from the kernel, else from the note of the last
         holder.
         """
-        if seen := lock_holders.held_by(self.path):
-            return seen
+        holders = lock_holders.name_holders(self.path)
+        if holders:
+            return holders
         try:
             note = files.pread(self.fd, 96, 0, self.path).decode(errors="replace").strip()
         except StorageError:
@@ -189,7 +192,7 @@ class LockFile:
 
     def close(self) -> None:
         """Close the file, which gives the lock back. Idempotent."""
-        lock_order.left(self.path)
+        lock_order.record_unlock(self.path)
         if self.fd >= 0:
             fd = self.fd
             self.fd = -1
@@ -200,9 +203,9 @@ def _after_fork() -> None:
     """Close the inherited descriptors in a child, or the parent's locks would outlive the
     parent.
     """
-    for held in list(_fork_closes):
-        fd = held.fd
-        held.fd = -1
+    for lock_file in list(_fork_closes):
+        fd = lock_file.fd
+        lock_file.fd = -1
         files.close_inherited(fd)
 
 

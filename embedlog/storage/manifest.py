@@ -1,17 +1,17 @@
 """The manifest: one record per sealed segment, so that an open reads one file instead of all, and
 the log start offset.
 
-MANIFEST-1  everything in it can be recomputed from the segments, except the digest. A digest of a
-    damaged segment hides the damage, so a known digest is compared before it is made again
-MANIFEST-2  it is appended to under the partition's append lock, one record with one write; a torn
-    or damaged record ends it
-MANIFEST-3  the last record of a base offset counts; records of deleted segments remain until the
-    file is rewritten
-MANIFEST-4  a CLOSED record describes the active segment at a clean close, on stable storage; if the
-    file has grown since, it describes the first bytes
-MANIFEST-5  a START record is on stable storage before the log start moves: the checkpoint that a
-    broker reads has no checksum. A manifest with a START record never describes bytes that were
-    truncated or replaced since
+- Everything in it can be recomputed from the segments, except the digest. A digest of a damaged
+  segment hides the damage, so a known digest is compared before it is made again.
+- It is appended to under the partition's append lock, one record with one write; a torn or damaged
+  record ends it.
+- The last record of a base offset counts; records of deleted segments remain until the file is
+  rewritten.
+- A CLOSED record describes the active segment at a clean close, on stable storage; if the file has
+  grown since, it describes the first bytes.
+- A START record is on stable storage before the log start moves: the checkpoint that a broker reads
+  has no checksum. A manifest with a START record never describes bytes that were truncated or
+  replaced since.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class SegmentInfo(NamedTuple):
         return bool(self.flags & DIGESTED)
 
 
-def joined_times(infos: Iterable[SegmentInfo]) -> tuple[int, int]:
+def join_times(infos: Iterable[SegmentInfo]) -> tuple[int, int]:
     """Smallest timestamp and lateness of adjacent segments; the result also holds for any remaining
     part of them.
     """
@@ -146,9 +146,10 @@ def _unpack(raw: bytes, entry: struct.Struct) -> SegmentInfo | None:
     body = raw[: entry.size]
     if _CHECK.unpack_from(raw, entry.size)[0] != codec.crc32c(body):
         return None
-    kind, flags, *rest = entry.unpack(body)
-    times = () if entry is _ENTRY else (-1, 0)
-    return SegmentInfo._make((*rest[:11], flags, kind, *rest[11:], *times))
+    kind, flags, *fields = entry.unpack(body)
+    if entry is _ENTRY_2:
+        fields += (-1, 0)  # the smallest timestamp is unknown, and so is the lateness
+    return SegmentInfo._make((*fields[:11], flags, kind, *fields[11:]))
 
 
 def _check_of_head(version: int, topic_id: bytes) -> int:
@@ -187,22 +188,23 @@ class Manifest:
             self._forget(0)
             return
         with files.opened(self.path) as fd:
-            found = files.facts(fd, self.path)
-            same = found.inode == self._inode and found.size >= self._read
-            if not (
-                same
-                and self._read
+            facts = files.facts(fd, self.path)
+            is_same = (
+                self._read > 0
+                and facts.inode == self._inode
+                and facts.size >= self._read
                 and files.pread(fd, len(self._first), 0, self.path) == self._first
-            ):
-                self._forget(found.inode)
-            self._size = found.size
-            if found.size - self._read < self._entry.size + _CHECK.size and self._read:
+            )
+            if not is_same:
+                self._forget(facts.inode)
+            self._size = facts.size
+            if self._read and facts.size - self._read < self._entry.size + _CHECK.size:
                 return
-            size = files.check_size(found.size, files.WHOLE_BYTES_MAX, self.path)
+            size = files.check_size(facts.size, files.WHOLE_BYTES_MAX, self.path)
             raw = files.pread(fd, size - self._read, self._read, self.path)
         if not self._read:
             self._first = raw[: HEAD_BYTES + ENTRY_BYTES]
-        self._take(raw)
+        self._take_records(raw)
 
     def _forget(self, inode: int) -> None:
         self._read = 0
@@ -212,24 +214,25 @@ class Manifest:
         self.segments = {}
         self.closed = self.start = None
 
-    def _take(self, raw: bytes) -> None:
-        at = 0
+    def _take_records(self, raw: bytes) -> None:
+        """Apply the bytes that follow those that were read, up to the first damaged record."""
+        position = 0
         if self._read == 0:
-            if not self._head_is_ours(raw):
+            if not self._has_own_head(raw):
                 return
-            at = HEAD_BYTES
+            position = HEAD_BYTES
         size = self._entry.size + _CHECK.size
         infos = []
-        while at + size <= len(raw):
-            info = _unpack(raw[at : at + size], self._entry)
+        while position + size <= len(raw):
+            info = _unpack(raw[position : position + size], self._entry)
             if info is None:
                 break
             infos.append(info)
-            at += size
+            position += size
         self._apply(infos)
-        self._read += at
+        self._read += position
 
-    def _head_is_ours(self, raw: bytes) -> bool:
+    def _has_own_head(self, raw: bytes) -> bool:
         if len(raw) < HEAD_BYTES:
             return False
         magic, version, check, topic_id = _HEAD.unpack_from(raw)
@@ -258,22 +261,19 @@ class Manifest:
             self.closed = info if info.kind == CLOSED else None
         self.segments = segments
 
-    def times_known(self, base: int, size: int, digest: int) -> SegmentInfo | None:
+    def find_times(self, base: int, size: int, digest: int) -> SegmentInfo | None:
         """A record of exactly these batches, for its timestamps: batch headers seldom contain the
         smallest one.
         """
-        known = (
-            each
-            for each in (self.segments.get(base), self.closed)
-            if each is not None and each.digested
-        )
-        return next(
-            (each for each in known if (each.base, each.size, each.digest) == (base, size, digest)),
-            None,
-        )
+        for info in (self.segments.get(base), self.closed):
+            if info is None or not info.digested:
+                continue
+            if (info.base, info.size, info.digest) == (base, size, digest):
+                return info
+        return None
 
     @property
-    def whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether the last refresh understood all of the file."""
         return self._size == self._read
 
@@ -289,21 +289,26 @@ class Manifest:
         REQUIRES the append lock.
         """
         with files.opened(self.path, files.EXCLUSIVE, self._mode) as fd:
-            files.write_all(fd, self._head() + _pack(_first_record(start)), 0, self.path)
+            files.write_all(fd, self._encode_head() + _pack(_first_record(start)), 0, self.path)
         self.refresh()
 
     def note(self, start: Start, info: SegmentInfo | None = None) -> None:
         """Append new records after the last good one. REQUIRES the append lock."""
         with self._mutex:
             self._refresh()
-            added = ([] if start == self.start else [start.record()]) + (
-                [] if info is None else [info]
-            )
-            full = self._read > ENTRY_BYTES * (SPARE_RECORDS + 2 * len(self.segments))
-            if added and (self._read == 0 or not self.whole or full or self._entry is not _ENTRY):
-                self.rewrite(self._live(start.offset, info), start)
-            elif added:
-                self._append(added)
+            records = []
+            if start != self.start:
+                records.append(start.record())
+            if info is not None:
+                records.append(info)
+            if not records:
+                return
+            is_full = self._read > ENTRY_BYTES * (SPARE_RECORDS + 2 * len(self.segments))
+            is_of_other_version = self._entry is not _ENTRY
+            if self._read == 0 or not self.is_whole or is_full or is_of_other_version:
+                self.rewrite(self._infos_with(info, start.offset), start)
+            else:
+                self._append(records)
 
     def _append(self, infos: list[SegmentInfo]) -> None:
         raw = b"".join(map(_pack, infos))
@@ -313,30 +318,31 @@ class Manifest:
         self._size = self._read
         self._apply(infos)
 
-    def _live(self, start: int, added: SegmentInfo | None) -> list[SegmentInfo]:
+    def _infos_with(self, added: SegmentInfo | None, start: int) -> list[SegmentInfo]:
         """The known infos of existing segments, and the added one."""
         directory = self.path.parent
-        there = [
-            each
-            for each in self.segments.values()
-            if each.next_offset > start
-            or files.exists(file_names.segment_path(directory, each.base))
-        ]
-        return there + [
-            each for each in ((self.closed if added is None else None), added) if each is not None
-        ]
+        infos = []
+        for info in self.segments.values():
+            path = file_names.segment_path(directory, info.base)
+            if info.next_offset > start or files.exists(path):
+                infos.append(info)
+        last = self.closed if added is None else added
+        if last is not None:
+            infos.append(last)
+        return infos
 
     def rewrite(self, infos: Iterable[SegmentInfo], start: Start | None) -> None:
         """Replace the whole file. REQUIRES the append lock."""
-        kept = sorted(infos, key=lambda info: (info.base, info.kind))
+        records = sorted(infos, key=lambda info: (info.base, info.kind))
         if start is not None:
-            kept.insert(0, _first_record(start))
+            records.insert(0, _first_record(start))
+        data = self._encode_head() + b"".join(map(_pack, records))
         with self._mutex:
-            files.write_atomically(self.path, self._head() + b"".join(map(_pack, kept)), self._mode)
+            files.write_atomically(self.path, data, self._mode)
             self._forget(0)
             self._refresh()
 
-    def _head(self) -> bytes:
+    def _encode_head(self) -> bytes:
         return _HEAD.pack(MAGIC, VERSION, _check_of_head(VERSION, self._topic_id), self._topic_id)
 
     def sync(self) -> None:
@@ -352,22 +358,21 @@ def changed_by_others(manifest: Manifest, visit: int) -> bool:
     Without a manifest they did if there are records, but no file that embedlog makes before or with
     its first record.
     """
-    start = manifest.start
     directory = manifest.path.parent
-    written = files.exists(manifest.path)
-    if start is not None:
-        return start.visit != visit
-    if not written and not any(
-        files.exists(directory / name) for name in (file_names.DIRTY, file_names.DURABLE)
-    ):
-        return holds_data(directory)
-    return written and visit != 0
+    if manifest.start is not None:
+        return manifest.start.visit != visit
+    if files.exists(manifest.path):
+        return visit != 0
+    for name in (file_names.DIRTY, file_names.DURABLE):
+        if files.exists(directory / name):
+            return False
+    return holds_data(directory)
 
 
 def holds_data(directory: Path) -> bool:
     """Whether a segment has bytes."""
-    paths = (
-        file_names.segment_path(directory, base)
-        for base in file_names.bases(files.listing(directory))
-    )
-    return any(found.size for path in paths if (found := files.facts_of(path)) is not None)
+    for base in file_names.bases(files.listing(directory)):
+        log = files.facts_of(file_names.segment_path(directory, base))
+        if log is not None and log.size:
+            return True
+    return False

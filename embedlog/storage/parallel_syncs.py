@@ -1,12 +1,11 @@
 """Puts several partitions, or replicas of one partition, on stable storage at the same time.
 
-PARALLELSYNCS-1  each further one is synced by a thread of its own, so the slowest one determines
-    the time
-PARALLELSYNCS-2  the caller waits until the deadline. One that is not synced then has failed, even
-    if its sync ends later
-PARALLELSYNCS-3  an error belongs to one of them: the others are synced all the same
-PARALLELSYNCS-4  where syncs are fast, threads cost more than they save: partitions of one
-    transaction are then synced one by one
+- Each further one is synced by a thread of its own, so the slowest one determines the time.
+- The caller waits until the deadline. One that is not synced then has failed, even if its sync ends
+  later.
+- An error belongs to one of them: the others are synced all the same.
+- Where syncs are fast, threads cost more than they save: partitions of one transaction are then
+  synced one by one.
 """
 
 from __future__ import annotations
@@ -67,12 +66,10 @@ def sync_together(
     """Put the records below the given ends on stable storage, the first partition in this thread.
     Errors in the same order.
     """
-    return [
-        sync.result() if at else sync.problem for at, sync in enumerate(_begun(due, deadline_ns))
-    ]
+    return _results_of(_begin_syncs(due, deadline_ns))
 
 
-def _begun(due: Sequence[tuple[Syncable, int]], deadline_ns: int) -> list[_Sync]:
+def _begin_syncs(due: Sequence[tuple[Syncable, int]], deadline_ns: int) -> list[_Sync]:
     """The syncs: the first one has ended, the others run."""
     syncs = [_Sync(partition, end, deadline_ns) for partition, end in due]
     for sync in syncs[1:]:
@@ -80,6 +77,13 @@ def _begun(due: Sequence[tuple[Syncable, int]], deadline_ns: int) -> list[_Sync]
     if syncs:
         syncs[0].run()
     return syncs
+
+
+def _results_of(syncs: list[_Sync]) -> list[BaseException | None]:
+    """The errors of the syncs. The first one ended in this thread, the others are waited for."""
+    problems = [sync.problem for sync in syncs[:1]]
+    problems.extend(sync.result() for sync in syncs[1:])
+    return problems
 
 
 class TransactionSyncs:
@@ -101,8 +105,8 @@ class TransactionSyncs:
                 sync.run()
             problems = [sync.problem for sync in syncs]
         else:
-            syncs = _begun(due, deadline_ns)
-            problems = [sync.result() if at else sync.problem for at, sync in enumerate(syncs)]
+            syncs = _begin_syncs(due, deadline_ns)
+            problems = _results_of(syncs)
         self._shortest_ns = min((sync.spent_ns for sync in syncs), default=0)
         for problem in problems:
             if problem is not None:

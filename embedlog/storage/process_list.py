@@ -1,12 +1,12 @@
 """Lists the processes that have log directories open, with their locks and waits, from the kernel's
 information.
 
-PROCESSLIST-1  nothing of a process is changed or stopped, and no file of the directory is opened
-PROCESSLIST-2  the list is a sample: a process may end, or take a lock, while it is made
-PROCESSLIST-3  files of other users' processes are readable for root only. A lock that no visible
-    process holds is listed without a process id
-PROCESSLIST-4  no process waits for a lock in the kernel (LOCK-2). A wait is seen by the futex on
-    which a thread sleeps
+- Nothing of a process is changed or stopped, and no file of the directory is opened.
+- The list is a sample: a process may end, or take a lock, while it is made.
+- Files of other users' processes are readable for root only. A lock that no visible process holds is
+  listed without a process id.
+- No process waits for a lock in the kernel (LOCK-2). A wait is seen by the futex on which a thread
+  sleeps.
 """
 
 from __future__ import annotations
@@ -109,65 +109,84 @@ def processes(
     several has no processes. Raises ForeignDirectoryError, and StorageError for a single directory
     that is absent.
     """
-    given = path if isinstance(path, Sequence) and not isinstance(path, str | bytes) else [path]
-    places = [place for each in given if (place := _place(each, required=len(given) == 1))]
-    pids = sorted(int(name) for name in _names(PROC) if name.isdecimal())
-    found = [each for each in (_process(pid, places) for pid in pids) if each is not None]
-    hidden = list(
-        (
-            Counter(_all_locks(places)) - Counter(lock for each in found for lock in each.locks)
-        ).elements()
-    )
-    if hidden:
-        found.append(ProcessDescription(None, None, "", _mode(hidden), tuple(hidden), None, 0))
-    return found
+    paths = path if isinstance(path, Sequence) and not isinstance(path, str | bytes) else [path]
+    directories = []
+    for path_of_one in paths:
+        directory = _find_directory(path_of_one, is_required=len(paths) == 1)
+        if directory:
+            directories.append(directory)
+    descriptions = []
+    visible_locks: Counter[LockDescription] = Counter()
+    for pid in sorted(int(name) for name in _list_names(PROC) if name.isdecimal()):
+        description = _describe(pid, directories)
+        if description is not None:
+            descriptions.append(description)
+            visible_locks.update(description.locks)
+    other_locks = Counter(_list_locks(directories)) - visible_locks
+    if other_locks:
+        locks = tuple(other_locks.elements())
+        descriptions.append(
+            ProcessDescription(
+                pid=None,
+                user=None,
+                command="",
+                mode=_mode_of(locks),
+                locks=locks,
+                waits=None,
+                open_files=0,
+            )
+        )
+    return descriptions
 
 
-def _place(path: str | os.PathLike[str], *, required: bool) -> str:
+def _find_directory(path: str | os.PathLike[str], *, is_required: bool) -> str:
     """The directory without links; "" if it is absent, as one of a set may be."""
-    place = location.checked(path)
+    directory = location.check_path(path)
     try:
-        location.enter(place, read_only=True, create=False, mode=0)
+        location.enter(directory, read_only=True, create=False, mode=0)
     except StorageError as error:
-        if required or error.errno != errno.ENOENT:
+        if is_required or error.errno != errno.ENOENT:
             raise
         return ""
-    return os.path.realpath(place)
+    return os.path.realpath(directory)
 
 
-def _process(pid: int, places: list[str]) -> ProcessDescription | None:
+def _describe(pid: int, directories: list[str]) -> ProcessDescription | None:
     """One process; None if it has no file of the directories open, or is not visible."""
-    descriptors = [
-        (fd, target)
-        for fd in _names(f"{PROC}/{pid}/fd")
-        if (target := _within(_link(f"{PROC}/{pid}/fd/{fd}"), places))
-    ]
-    mappings = list(_mappings(pid, places))
-    if not descriptors and not mappings:
+    targets: dict[str, str] = {}  # the path of the open file, by descriptor
+    for fd in _list_names(f"{PROC}/{pid}/fd"):
+        target = _path_within(_read_link(f"{PROC}/{pid}/fd/{fd}"), directories)
+        if target:
+            targets[fd] = target
+    mappings = list(_read_mappings(pid, directories))
+    if not targets and not mappings:
         return None
-    locks = [
-        LockDescription(target, PURPOSES[name], _KINDS[kind], int(start))
-        for fd, target in descriptors
-        if (name := os.path.basename(target)) in PURPOSES
-        for kind, _, _, _, start in _LOCK.findall(_text(f"{PROC}/{pid}/fdinfo/{fd}"))
-    ]
+    locks = []
+    for fd, target in targets.items():
+        name = os.path.basename(target)
+        if name not in PURPOSES:
+            continue
+        for kind, _, _, _, start in _LOCK.findall(_read_text(f"{PROC}/{pid}/fdinfo/{fd}")):
+            locks.append(LockDescription(target, PURPOSES[name], _KINDS[kind], int(start)))
     return ProcessDescription(
-        pid,
-        _user(pid),
-        _command(pid),
-        _mode(locks),
-        tuple(locks),
-        _waits(pid, mappings),
-        len(descriptors) + len(mappings),
+        pid=pid,
+        user=_user_of(pid),
+        command=_command_of(pid),
+        mode=_mode_of(locks),
+        locks=tuple(locks),
+        waits=_find_waits(pid, mappings),
+        open_files=len(targets) + len(mappings),
     )
 
 
-def _mode(locks: Iterable[LockDescription]) -> str:
+def _mode_of(locks: Iterable[LockDescription]) -> str:
     kinds = {lock.kind for lock in locks if os.path.basename(lock.path) == file_names.BROKER_LOCK}
-    return "broker" if "exclusive" in kinds else "write" if kinds else "read"
+    if "exclusive" in kinds:
+        return "broker"
+    return "write" if kinds else "read"
 
 
-def _user(pid: int) -> str | None:
+def _user_of(pid: int) -> str | None:
     try:
         number = os.stat(f"{PROC}/{pid}").st_uid
     except OSError:
@@ -178,46 +197,51 @@ def _user(pid: int) -> str | None:
         return str(number)
 
 
-def _command(pid: int) -> str:
+def _command_of(pid: int) -> str:
     """The command line, or the name of the process if it has none."""
-    words = _text(f"{PROC}/{pid}/cmdline").split("\0")
-    return " ".join(word for word in words if word) or _text(f"{PROC}/{pid}/comm").strip()
+    words = _read_text(f"{PROC}/{pid}/cmdline").split("\0")
+    command = " ".join(word for word in words if word)
+    return command or _read_text(f"{PROC}/{pid}/comm").strip()
 
 
 # ---- waits ---------------------------------------------------------------------------------------
 
 
-def _mappings(pid: int, places: list[str]) -> Iterator[_Mapping]:
-    for line in _text(f"{PROC}/{pid}/maps").splitlines():
+def _read_mappings(pid: int, directories: list[str]) -> Iterator[_Mapping]:
+    for line in _read_text(f"{PROC}/{pid}/maps").splitlines():
         match = _MAPPING.fullmatch(line)
-        if match and (path := _within(match[4], places)):
+        if match is None:
+            continue
+        path = _path_within(match[4], directories)
+        if path:
             yield _Mapping(int(match[1], 16), int(match[2], 16), int(match[3], 16), path)
 
 
-def _waits(pid: int, mappings: list[_Mapping]) -> tuple[WaitDescription, ...] | None:
+def _find_waits(pid: int, mappings: list[_Mapping]) -> tuple[WaitDescription, ...] | None:
     """The waits of all threads, each once; None if they are not visible."""
-    seen: dict[WaitDescription, None] = {}
-    visible = False
-    for thread in _names(f"{PROC}/{pid}/task"):
-        text = _text(f"{PROC}/{pid}/task/{thread}/syscall")
-        visible = visible or bool(text)
-        for address in _sleeps_on(pid, text):
-            for each in mappings:
-                name = os.path.basename(each.path)
-                if name in _PAGES and each.start <= address < each.end:
-                    purpose = _purpose(name, address - each.start + each.position)
-                    seen[WaitDescription(each.path, purpose)] = None
-    return tuple(seen) if visible else None
+    waits_in_order: dict[WaitDescription, None] = {}
+    is_visible = False
+    for thread in _list_names(f"{PROC}/{pid}/task"):
+        text = _read_text(f"{PROC}/{pid}/task/{thread}/syscall")
+        if text:
+            is_visible = True
+        for address in _find_futexes(pid, text):
+            for mapping in mappings:
+                name = os.path.basename(mapping.path)
+                if name in _PAGES and mapping.start <= address < mapping.end:
+                    purpose = _purpose_of(name, address - mapping.start + mapping.position)
+                    waits_in_order[WaitDescription(mapping.path, purpose)] = None
+    return tuple(waits_in_order) if is_visible else None
 
 
-def _purpose(name: str, position: int) -> str:
+def _purpose_of(name: str, position: int) -> str:
     word = waits.page_word_kind(position)
     if word == waits.LOCK_WORD:
         return "topics" if name == file_names.CONTROL else "append"
     return {waits.DATA_WORD: "records", waits.NOTICE_WORD: "group"}.get(word, "another change")
 
 
-def _sleeps_on(pid: int, text: str) -> list[int]:
+def _find_futexes(pid: int, text: str) -> list[int]:
     """The addresses of the words on which a thread sleeps, by the line of its system call."""
     try:
         number, *arguments = (int(word, 0) for word in text.split())
@@ -226,11 +250,11 @@ def _sleeps_on(pid: int, text: str) -> list[int]:
     if number == _FUTEX and len(arguments) > 1 and arguments[1] & _OPERATION in _WAITS:
         return arguments[:1]
     if number == _FUTEX_WAITV and len(arguments) > 1:
-        return _words(pid, arguments[0], min(arguments[1], _WAITV_MAX))
+        return _read_addresses(pid, arguments[0], min(arguments[1], _WAITV_MAX))
     return []
 
 
-def _words(pid: int, start: int, count: int) -> list[int]:
+def _read_addresses(pid: int, start: int, count: int) -> list[int]:
     """The addresses in an array of the process."""
     try:
         with open(f"{PROC}/{pid}/mem", "rb", buffering=0) as file:
@@ -244,56 +268,61 @@ def _words(pid: int, start: int, count: int) -> list[int]:
 # ---- locks of processes that are not visible ------------------------------------------------------
 
 
-def _all_locks(places: list[str]) -> list[LockDescription]:
+def _list_locks(directories: list[str]) -> list[LockDescription]:
     """The locks on the lock files of the directories, whichever process holds them."""
-    files: dict[tuple[int, int, int], str] = {}
-    for place in places:
-        parts = (name for name in _names(place) if file_names.parse_partition_name(name))
-        inner = (
-            f"{place}/{part}/{name}"
-            for part in parts
-            for name in (file_names.LOCK, file_names.SYNC_LOCK)
-        )
-        for path in (*(f"{place}/{name}" for name in PURPOSES), *inner):
-            try:
-                status = os.stat(path)
-            except OSError:
-                continue
-            files[os.major(status.st_dev), os.minor(status.st_dev), status.st_ino] = path
-    found = []
-    for kind, major, minor, inode, start in _LOCK.findall(_text(f"{PROC}/locks")):
+    files: dict[tuple[int, int, int], str] = {}  # by the numbers of device and inode
+    for path in _lock_files_in(directories):
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue
+        files[os.major(status.st_dev), os.minor(status.st_dev), status.st_ino] = path
+    locks = []
+    for kind, major, minor, inode, start in _LOCK.findall(_read_text(f"{PROC}/locks")):
         path = files.get((int(major, 16), int(minor, 16), int(inode)), "")
         if path:
-            found.append(
-                LockDescription(path, PURPOSES[os.path.basename(path)], _KINDS[kind], int(start))
-            )
-    return found
+            purpose = PURPOSES[os.path.basename(path)]
+            locks.append(LockDescription(path, purpose, _KINDS[kind], int(start)))
+    return locks
+
+
+def _lock_files_in(directories: list[str]) -> Iterator[str]:
+    """The paths that lock files of the directories and of their partitions have."""
+    for directory in directories:
+        for name in PURPOSES:
+            yield f"{directory}/{name}"
+        for partition in _list_names(directory):
+            if file_names.parse_partition_name(partition):
+                yield f"{directory}/{partition}/{file_names.LOCK}"
+                yield f"{directory}/{partition}/{file_names.SYNC_LOCK}"
 
 
 # ---- files of the kernel -------------------------------------------------------------------------
 
 
-def _within(target: str, places: list[str]) -> str:
+def _path_within(target: str, directories: list[str]) -> str:
     """The path, if it is inside of one of the directories; otherwise ""."""
-    plain = target.removesuffix(_DELETED)
-    return plain if any(plain.startswith(f"{place}/") for place in places) else ""
+    path = target.removesuffix(_DELETED)
+    if any(path.startswith(f"{directory}/") for directory in directories):
+        return path
+    return ""
 
 
-def _names(path: str) -> list[str]:
+def _list_names(path: str) -> list[str]:
     try:
         return os.listdir(path)
     except OSError:
         return []
 
 
-def _link(path: str) -> str:
+def _read_link(path: str) -> str:
     try:
         return os.readlink(path)
     except OSError:
         return ""
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

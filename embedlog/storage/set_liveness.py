@@ -1,23 +1,19 @@
 """Process slots of a set of directories, any of which may fail.
 
-SETLIVENESS-1  a slot begins in the first directory that is usable then, and stays there. Another
-    process may use another first directory, so a slot is looked for in all of them; the nonce
-    identifies it
-SETLIVENESS-2  a slot whose nonce no directory shows has ended, unless a directory is away: then it
-    counts as held, without a heartbeat. Session and transaction timeouts end such a holder
-SETLIVENESS-3  descriptors of a directory that was removed stay open: they still show the slots in
-    it
-SETLIVENESS-4  the holder of a lease whose directory fails takes another one in a directory that is
-    usable. The owner of a transactional id does so with its next registration, and keeps the
-    earlier slot, which records may still name
-SETLIVENESS-5  a directory counts as usable until a call has noticed its loss: a slot begins in the
-    next one then
-SETLIVENESS-6  a slot can name a directory that has left the set. It counts as held, without a
-    heartbeat, for a process that has not opened that directory before. The node of a directory is
-    not used again
-SETLIVENESS-7  a directory can be put back from a copy while it is open. Other processes open the
-    present file, without the slots of the earlier one. Slots begin in the present file, and the
-    holder of an earlier slot takes another one (SETLIVENESS-4)
+- A slot begins in the first directory that is usable then, and stays there. Another process may use
+  another first directory, so a slot is looked for in all of them; the nonce identifies it.
+- A slot whose nonce no directory shows has ended, unless a directory is away: then it counts as held,
+  without a heartbeat. Session and transaction timeouts end such a holder.
+- Descriptors of a directory that was removed stay open: they still show the slots in it.
+- The holder of a lease whose directory fails takes another one in a directory that is usable. The
+  owner of a transactional id does so with its next registration, and keeps the earlier slot, which
+  records may still name.
+- A directory counts as usable until a call has noticed its loss: a slot begins in the next one then.
+- A slot can name a directory that has left the set. It counts as held, without a heartbeat, for a
+  process that has not opened that directory before. The node of a directory is not used again.
+- A directory can be put back from a copy while it is open. Other processes open the present file,
+  without the slots of the earlier one. Slots begin in the present file, and the holder of an earlier
+  slot takes another one.
 """
 
 from __future__ import annotations
@@ -56,39 +52,41 @@ class SetLiveness(Liveness):
         super().__init__(home, mode, locked)
         self._directories = directories
         self._locked = locked
-        self._each: dict[Path, Liveness] = {}
-        self._earlier: list[Liveness] = []  # of files that were replaced (SETLIVENESS-7)
+        self._present: dict[Path, Liveness] = {}  # by directory
+        self._earlier: list[Liveness] = []  # of files that were replaced by a copy
         # a signal handler may end a slot inside of a section of its own thread
         self._choosing = threading.RLock()
 
-    def _in(self, directory: Path) -> Liveness:
+    def _slots_in(self, directory: Path) -> Liveness:
         """The slots in the file that a directory has now. Raises StorageError."""
         with self._choosing:
-            known = [
-                each for each in (self._each.get(directory), *self._earlier) if each is not None
-            ]
-        present = next(
-            (each for each in known if each.path.parent == directory and each.is_of_file()), None
-        )
+            candidates = list(self._earlier)
+            if directory in self._present:
+                candidates.insert(0, self._present[directory])
+        present: Liveness | None = None
+        for slots in candidates:
+            if slots.path.parent == directory and slots.is_of_file():
+                present = slots
+                break
         with self._choosing:
-            before = self._each.get(directory)
-            if present is None and (before is None or before in known):
+            before = self._present.get(directory)
+            if present is None and (before is None or before in candidates):
                 present = Liveness(directory, self._mode, self._locked)
             if present is None or present is before:  # another thread was faster
-                return self._each[directory]
+                return self._present[directory]
             if before is not None:
                 self._earlier.append(before)
-            self._earlier = [each for each in self._earlier if each is not present]
-            self._each[directory] = present
+            self._earlier = [slots for slots in self._earlier if slots is not present]
+            self._present[directory] = present
             return present
 
-    def _all_of_them(self) -> list[Liveness]:
+    def _all_slots(self) -> list[Liveness]:
         with self._choosing:
-            return [*self._each.values(), *self._earlier]
+            return [*self._present.values(), *self._earlier]
 
-    def _in_first(self, call: Callable[[Liveness, int], T]) -> T:
-        """The result of a call in the first directory in which it succeeds. Raises StorageError
-        (SETLIVENESS-5).
+    def _call_in_first(self, call: Callable[[Liveness, int], T]) -> T:
+        """The result of a call in the first directory in which it succeeds: the call may be the
+        first that notices the loss of a directory. Raises StorageError.
         """
         usable, _ = self._directories()
         problem = StorageError(
@@ -96,22 +94,22 @@ class SetLiveness(Liveness):
         )
         for node, directory in usable.items():
             try:
-                slots = self._in(directory)
-                found = call(slots, node)
-                slots.open_probe()  # the file can be replaced before a probe (SETLIVENESS-7)
-                return found
+                slots = self._slots_in(directory)
+                result = call(slots, node)
+                slots.open_probe()  # the file can be replaced by a copy before a probe
+                return result
             except StorageError as failed:
                 problem = failed
         raise problem
 
     def begin(self) -> ProcessSlot:
-        return self._in_first(lambda each, node: each.begin()._replace(node=node))
+        return self._call_in_first(lambda slots, node: slots.begin()._replace(node=node))
 
     def lease(
         self, *, session_timeout_ms: int, heartbeat_interval_ms: int, max_poll_interval_ms: int
     ) -> Lease:
-        return self._in_first(
-            lambda each, _: each.lease(
+        return self._call_in_first(
+            lambda slots, _: slots.lease(
                 session_timeout_ms=session_timeout_ms,
                 heartbeat_interval_ms=heartbeat_interval_ms,
                 max_poll_interval_ms=max_poll_interval_ms,
@@ -124,20 +122,20 @@ class SetLiveness(Liveness):
     def shows_slot(self, process_slot: ProcessSlot) -> bool:
         usable, _ = self._directories()
         with self._choosing:
-            known = [self._each[path] for path in usable.values() if path in self._each]
+            present = [self._present[path] for path in usable.values() if path in self._present]
+        if not usable:
+            return True
         with suppress(StorageError):  # the directory that has the slot fails
-            return not usable or any(
-                each.holds(process_slot) and each.is_of_file() for each in known
-            )
+            return any(slots.holds(process_slot) and slots.is_of_file() for slots in present)
         return False
 
     def end(self, process_slot: ProcessSlot) -> None:
-        for each in self._all_of_them():
-            each.end(process_slot)
+        for slots in self._all_slots():
+            slots.end(process_slot)
 
     def close(self) -> None:
-        for each in self._all_of_them():
-            each.close()
+        for slots in self._all_slots():
+            slots.close()
         super().close()
 
     def abandon(self) -> None:
@@ -146,24 +144,29 @@ class SetLiveness(Liveness):
         self._choosing = threading.RLock()
 
     def slot_state(self, process_slot: ProcessSlot) -> SlotState:
-        usable, away = self._directories()
+        usable, is_any_away = self._directories()
         for directory in usable.values():
             try:
-                self._in(directory)
+                self._slots_in(directory)
             except StorageError:
-                away = True
+                is_any_away = True
         ended: SlotState | None = None
-        for each in self._all_of_them():
+        for slots in self._all_slots():
             try:
-                found = each.known_state(process_slot)
+                state = slots.find_state(process_slot)
             except StorageError:
-                away = True
+                is_any_away = True
                 continue
-            if found is not None and found.held:
-                return found
-            ended = ended or found  # the copy of a file has its nonces, and none of its locks
+            if state is None:
+                continue
+            if state.is_held:
+                return state
+            if ended is None:  # the copy of a file has its nonces, and none of its locks
+                ended = state
         if ended is not None:
             return ended
         node = process_slot.node
-        # SETLIVENESS-6
-        return _UNKNOWN if away or (node is not None and node not in usable) else SlotState(False)
+        has_left_the_set = node is not None and node not in usable
+        if is_any_away or has_left_the_set:
+            return _UNKNOWN
+        return SlotState(False)

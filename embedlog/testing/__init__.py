@@ -1,11 +1,11 @@
 """Tests of applications: logs in memory, faults, a clock, assertions and fixtures for pytest
 (docs/testing.md).
 
-TESTING-1  the import of this package and of its pytest plugin imports no module of the engine;
-    names are imported on first use
-TESTING-2  nothing is replaced by a mock: a test log is a directory with Kafka's files, and every
-    call is the one of production
-TESTING-3  every wait has a deadline and is ended by an event, never by the end of a sleep
+- The import of this package and of its pytest plugin imports no module of the engine; names are
+  imported on first use.
+- Nothing is replaced by a mock: a test log is a directory with Kafka's files, and every call is the
+  one of production.
+- Every wait has a deadline and is ended by an event, never by the end of a sleep.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on its first use (TESTING-1)."""
+    """Import a public name on its first use."""
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

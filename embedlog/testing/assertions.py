@@ -1,11 +1,9 @@
 """Assertions about the records, committed offsets and lags of a log.
 
-ASSERTION-1  a failure is an AssertionError whose message has the first difference and the records
-    around it
-ASSERTION-2  order is what Kafka promises: in one partition all records, in several the records of
-    each key
-ASSERTION-3  aborted records, and those of open transactions, are not read unless `isolation_level`
-    is "read_uncommitted"
+- A failure is an AssertionError whose message has the first difference and the records around it.
+- Order is what Kafka promises: in one partition all records, in several the records of each key.
+- Aborted records, and those of open transactions, are not read unless `isolation_level` is
+  "read_uncommitted".
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ from embedlog.testing.expectations import (
     Expected,
     expected_record,
     field_count,
-    shown,
-    shown_record,
+    show,
+    show_record,
 )
 
 if TYPE_CHECKING:
@@ -51,8 +49,8 @@ def records(
     partition: int | None = None,
     isolation_level: IsolationLevel = COMMITTED,
 ) -> list[Record[bytes, bytes]]:
-    """The present records of a topic, or of one partition: by partition, then by offset
-    (ASSERTION-3).
+    """The present records of a topic, or of one partition: by partition, then by offset. Aborted
+    records are not present.
 
     Raises UnknownTopicOrPartitionError, ClosedError. **Threads:** any.
     """
@@ -78,21 +76,21 @@ def wait_for_records(
     application runs in the event loop of the test.
     """
     numbers = range(log.describe_topic(topic).partition_count) if partition is None else [partition]
-    found: list[Record[bytes, bytes]] = []
+    arrived: list[Record[bytes, bytes]] = []
     deadline_s = time.monotonic() + timeout
     with log.consumer(
         config={"auto.offset.reset": "earliest", "isolation.level": isolation_level}
     ) as consumer:
         consumer.assign([TopicPartition(topic, number) for number in numbers])
-        while len(found) < count:
-            left_s = deadline_s - time.monotonic()
-            found += consumer.poll(max(0.0, left_s))
-            if left_s <= 0 and len(found) < count:
+        while len(arrived) < count:
+            remaining_s = deadline_s - time.monotonic()
+            arrived += consumer.poll(max(0.0, remaining_s))
+            if remaining_s <= 0 and len(arrived) < count:
                 raise AssertionError(
-                    f"topic {topic!r}: {len(found)} of {count} records after {timeout:g} "
-                    f"s{_listed(found)}"
+                    f"topic {topic!r}: {len(arrived)} of {count} records after {timeout:g} "
+                    f"s{_list_records(arrived)}"
                 )
-    return found
+    return arrived
 
 
 # ---- records -----------------------------------------------------------------------------------------
@@ -112,102 +110,107 @@ def assert_records(
 
     An expected record is a value, a pair (key, value), or `record(…)` with any of the fields. Text
     is compared as UTF-8, a mapping or list as JSON. `in_order=None`: in one partition all records
-    in order, in several those of each key (ASSERTION-2); True: by partition, then by offset; False:
-    in any order. Raises AssertionError. **Threads:** any.
+    in order, in several those of each key; True: by partition, then by offset; False: in any
+    order. Raises AssertionError. **Threads:** any.
 
         with embedlog.testing.open_log({"orders": 1}) as log, log.producer() as producer:
             producer.send("orders", b'{"state": "new"}', key=b"o-1").result()
             embedlog.testing.assert_records(log, "orders", [("o-1", {"state": "new"})])
     """
     __tracebackhide__ = True
-    wanted = [expected_record(each) for each in expected]
-    found = records(log, topic, partition=partition, isolation_level=isolation_level)
-    one = partition is not None or log.describe_topic(topic).partition_count == 1
-    if in_order or (in_order is None and one):
-        problem = _ordered_difference(wanted, found)
+    expectations = [expected_record(item) for item in expected]
+    present = records(log, topic, partition=partition, isolation_level=isolation_level)
+    has_one_order = partition is not None or log.describe_topic(topic).partition_count == 1
+    if in_order or (in_order is None and has_one_order):
+        problem = _describe_ordered(expectations, present)
     else:
-        problem = _unordered_difference(wanted, found, by_key=in_order is None)
+        problem = _describe_unordered(expectations, present, by_key=in_order is None)
     if problem:
-        place = (
-            f"topic {topic!r}" if partition is None else f"topic {topic!r}, partition {partition}"
-        )
-        raise AssertionError(
-            f"{place}: expected {_counted(len(wanted))}, found {len(found)}\n{problem}"
-        )
+        subject = f"topic {topic!r}"
+        if partition is not None:
+            subject += f", partition {partition}"
+        count = _count_text(len(expectations))
+        raise AssertionError(f"{subject}: expected {count}, found {len(present)}\n{problem}")
 
 
-def _counted(count: int) -> str:
+def _count_text(count: int) -> str:
     return "1 record" if count == 1 else f"{count} records"
 
 
-def _ordered_difference(wanted: Sequence[Expected], found: Sequence[Any]) -> str:
-    first = next(
-        (
-            at
-            for at, (want, have) in enumerate(zip(wanted, found, strict=False))
-            if not want.matches(have)
-        ),
-        None,
-    )
-    if first is None:
-        if len(wanted) == len(found):
-            return ""
-        first = min(len(wanted), len(found))
-    return "\n".join(_around(first, wanted, found))
+def _describe_ordered(expectations: Sequence[Expected], present: Sequence[Any]) -> str:
+    """The first difference of two lists in the same order; "" if there is none."""
+    for row, (expectation, record) in enumerate(zip(expectations, present, strict=False)):
+        if not expectation.matches(record):
+            return "\n".join(_lines_around(row, expectations, present))
+    if len(expectations) == len(present):
+        return ""
+    row = min(len(expectations), len(present))
+    return "\n".join(_lines_around(row, expectations, present))
 
 
-def _around(at: int, wanted: Sequence[Expected], found: Sequence[Any]) -> Iterator[str]:
+def _lines_around(
+    row: int, expectations: Sequence[Expected], present: Sequence[Any]
+) -> Iterator[str]:
     """The first difference, its kind, and the records around it."""
-    yield f"first difference at record {at}: {_kind(at, wanted, found)}"
-    for number in range(max(0, at - CONTEXT), at):
-        yield f"    {number}: {shown_record(found[number])}"
-    yield f"  > {at}: expected {wanted[at] if at < len(wanted) else 'no record'}"
-    yield (
-        f"    {' ' * len(str(at))}  found    "
-        f"{shown_record(found[at]) if at < len(found) else 'no record'}"
-    )
-    if at < len(wanted) and at < len(found):
-        yield from (
-            f"    {' ' * len(str(at))}  {line}" for line in wanted[at].differences(found[at])
-        )
-    for number in range(at + 1, min(at + 1 + CONTEXT, len(found))):
-        yield f"    {number}: {shown_record(found[number])}"
+    yield f"first difference at record {row}: {_kind_of(row, expectations, present)}"
+    for number in range(max(0, row - CONTEXT), row):
+        yield f"    {number}: {show_record(present[number])}"
+    margin = " " * len(str(row))
+    expected_text = expectations[row] if row < len(expectations) else "no record"
+    found_text = show_record(present[row]) if row < len(present) else "no record"
+    yield f"  > {row}: expected {expected_text}"
+    yield f"    {margin}  found    {found_text}"
+    if row < len(expectations) and row < len(present):
+        for line in expectations[row].differences(present[row]):
+            yield f"    {margin}  {line}"
+    for number in range(row + 1, min(row + 1 + CONTEXT, len(present))):
+        yield f"    {number}: {show_record(present[number])}"
 
 
-def _kind(at: int, wanted: Sequence[Expected], found: Sequence[Any]) -> str:
-    if at >= len(found):
-        return f"{len(wanted) - at} missing at the end"
-    if at >= len(wanted):
-        return f"{len(found) - at} too many at the end"
-    if at + 1 < len(wanted) and wanted[at + 1].matches(found[at]):
+def _kind_of(row: int, expectations: Sequence[Expected], present: Sequence[Any]) -> str:
+    if row >= len(present):
+        return f"{len(expectations) - row} missing at the end"
+    if row >= len(expectations):
+        return f"{len(present) - row} too many at the end"
+    if row + 1 < len(expectations) and expectations[row + 1].matches(present[row]):
         return "a record is missing"
-    if at + 1 < len(found) and wanted[at].matches(found[at + 1]):
+    if row + 1 < len(present) and expectations[row].matches(present[row + 1]):
         return "a record is not expected"
     return "another record"
 
 
-def _unordered_difference(wanted: Sequence[Expected], found: Sequence[Any], *, by_key: bool) -> str:
-    matched = _Matching(wanted, found).record_of
-    left = [have for number, have in enumerate(found) if number not in set(matched.values())]
-    missing = [want for at, want in enumerate(wanted) if at not in matched]
-    lines = [f"  missing: {want}{_nearest(want, left)}" for want in missing]
-    lines += [f"  not expected: {shown_record(have)}" for have in left]
-    return "\n".join(_shortened(lines or (_moved(wanted, found, matched) if by_key else [])))
+def _describe_unordered(
+    expectations: Sequence[Expected], present: Sequence[Any], *, by_key: bool
+) -> str:
+    """The records that are missing or not expected; else, by key, those in another order."""
+    record_of = _Matching(expectations, present).record_of
+    matched = set(record_of.values())
+    surplus = [record for number, record in enumerate(present) if number not in matched]
+    lines = []
+    for row, expectation in enumerate(expectations):
+        if row not in record_of:
+            lines.append(f"  missing: {expectation}{_describe_nearest(expectation, surplus)}")
+    lines += [f"  not expected: {show_record(record)}" for record in surplus]
+    if not lines and by_key:
+        lines = _describe_early(expectations, present, record_of)
+    return "\n".join(_shorten(lines))
 
 
-def _moved(
-    wanted: Sequence[Expected], found: Sequence[Any], matched: Mapping[int, int]
+def _describe_early(
+    expectations: Sequence[Expected], present: Sequence[Any], record_of: Mapping[int, int]
 ) -> list[str]:
     """The records that come before an expected predecessor of the same key."""
-    places: dict[Any, int] = {}
-    moved = []
-    for at in range(len(wanted)):
-        have = found[matched[at]]
-        if have.key is not None:
-            if matched[at] < places.get(have.key, -1):
-                moved.append(f"  order of key {shown(have.key)}: {shown_record(have)} is too early")
-            places[have.key] = matched[at]
-    return moved
+    last_of_key: dict[Any, int] = {}
+    lines = []
+    for row in range(len(expectations)):
+        number = record_of[row]
+        record = present[number]
+        if record.key is None:
+            continue
+        if number < last_of_key.get(record.key, -1):
+            lines.append(f"  order of key {show(record.key)}: {show_record(record)} is too early")
+        last_of_key[record.key] = number
+    return lines
 
 
 class _Matching:
@@ -217,89 +220,86 @@ class _Matching:
     needs the record (a maximum matching, by augmenting paths).
     """
 
-    def __init__(self, wanted: Sequence[Expected], found: Sequence[Any]) -> None:
-        self._wanted = wanted
-        self._found = found
-        self._fitting: dict[int, list[int]] = {}
+    def __init__(self, expectations: Sequence[Expected], present: Sequence[Any]) -> None:
+        self._expectations = expectations
+        self._present = present
+        self._candidates: dict[int, list[int]] = {}
         self.record_of: dict[int, int] = {}
-        self._taken: dict[int, int] = {}
-        late = [
-            at
-            for at in sorted(range(len(wanted)), key=lambda at: -field_count(wanted[at]))
-            if not self._take_free(at)
-        ]
-        for at in late:
-            self._augment(at)
+        self._expectation_of: dict[int, int] = {}
+        # those that fit fewest records choose first
+        rows = sorted(range(len(expectations)), key=lambda row: -field_count(expectations[row]))
+        for row in rows:
+            self._take_free(row)
+        for row in rows:
+            if row not in self.record_of:
+                self._augment(row)
 
-    def _take_free(self, at: int) -> bool:
-        want = self._wanted[at]
-        number = next(
-            (
-                number
-                for number, have in enumerate(self._found)
-                if number not in self._taken and want.matches(have)
-            ),
-            None,
-        )
-        if number is not None:
-            self.record_of[at] = number
-            self._taken[number] = at
-        return number is not None
+    def _take_free(self, row: int) -> None:
+        """Give a record that no other expectation has to this one, if there is one."""
+        expectation = self._expectations[row]
+        for number, record in enumerate(self._present):
+            if number not in self._expectation_of and expectation.matches(record):
+                self.record_of[row] = number
+                self._expectation_of[number] = row
+                return
 
     def _augment(self, first: int) -> None:
         """Give a record to an expectation, if others can take other records instead."""
-        reached = dict[int, int]()
+        reached_from = dict[int, int]()
         queue = [first]
-        for at in queue:  # it grows
-            for number in self._fits(at):
-                if number in reached:
+        for row in queue:  # it grows
+            for number in self._find_candidates(row):
+                if number in reached_from:
                     continue
-                reached[number] = at
-                if number not in self._taken:
-                    return self._exchange(number, reached)
-                queue.append(self._taken[number])
+                reached_from[number] = row
+                if number not in self._expectation_of:
+                    return self._exchange(number, reached_from)
+                queue.append(self._expectation_of[number])
 
-    def _fits(self, at: int) -> list[int]:
-        if at not in self._fitting:
-            self._fitting[at] = [
-                number for number, have in enumerate(self._found) if self._wanted[at].matches(have)
+    def _find_candidates(self, row: int) -> list[int]:
+        if row not in self._candidates:
+            expectation = self._expectations[row]
+            self._candidates[row] = [
+                number for number, record in enumerate(self._present) if expectation.matches(record)
             ]
-        return self._fitting[at]
+        return self._candidates[row]
 
-    def _exchange(self, number: int | None, reached: Mapping[int, int]) -> None:
+    def _exchange(self, number: int | None, reached_from: Mapping[int, int]) -> None:
         while number is not None:
-            at = reached[number]
-            before = self.record_of.get(at)
-            self.record_of[at] = number
-            self._taken[number] = at
+            row = reached_from[number]
+            before = self.record_of.get(row)
+            self.record_of[row] = number
+            self._expectation_of[number] = row
             number = before
 
 
-def _nearest(want: Expected, left: Sequence[Any]) -> str:
-    """For a missing record: the differences from the record of the same key that is left, or from
-    the only one that is left.
+def _describe_nearest(expectation: Expected, surplus: Sequence[Any]) -> str:
+    """For a missing record: the differences from the surplus record of the same key, or from the
+    only surplus record; "" without one.
     """
-    same = (
-        [] if want.key is UNSET else [each for each in left if Expected(key=want.key).matches(each)]
-    )
-    near = same[:1] or (left if len(left) == 1 else [])
-    name = "of the same key" if same else "of the only other record"
-    return "".join(
-        f"\n    {name}, at offset {each.offset}: {line}"
-        for each in near
-        for line in want.differences(each)
-    )
+    if expectation.key is not UNSET:
+        for record in surplus:
+            if Expected(key=expectation.key).matches(record):
+                return _list_differences("of the same key", expectation, record)
+    if len(surplus) == 1:
+        return _list_differences("of the only other record", expectation, surplus[0])
+    return ""
 
 
-def _shortened(lines: Sequence[str]) -> list[str]:
-    more = [f"  … and {len(lines) - SHOWN_MAX} more"] if len(lines) > SHOWN_MAX else []
-    return [*lines[:SHOWN_MAX], *more]
+def _list_differences(name: str, expectation: Expected, record: Any) -> str:
+    lines = expectation.differences(record)
+    return "".join(f"\n    {name}, at offset {record.offset}: {line}" for line in lines)
 
 
-def _listed(found: Sequence[Any]) -> str:
-    return "".join(
-        f"\n{line}" for line in _shortened([f"  {shown_record(each)}" for each in found])
-    )
+def _shorten(lines: Sequence[str]) -> list[str]:
+    if len(lines) <= SHOWN_MAX:
+        return list(lines)
+    return [*lines[:SHOWN_MAX], f"  … and {len(lines) - SHOWN_MAX} more"]
+
+
+def _list_records(present: Sequence[Any]) -> str:
+    lines = [f"  {show_record(record)}" for record in present]
+    return "".join(f"\n{line}" for line in _shorten(lines))
 
 
 @keywords.checked_call
@@ -316,19 +316,19 @@ def assert_key_order(
     Keys that are not named are not checked. Raises AssertionError. **Threads:** any.
     """
     __tracebackhide__ = True
-    found = records(log, topic, isolation_level=isolation_level)
+    present = records(log, topic, isolation_level=isolation_level)
     for key, values in expected.items():
-        same = [each for each in found if Expected(key=key).matches(each)]
-        partitions = sorted({each.partition for each in same})
+        of_key = [record for record in present if Expected(key=key).matches(record)]
+        partitions = sorted({record.partition for record in of_key})
         if len(partitions) > 1:
             raise AssertionError(
-                f"topic {topic!r}: key {shown(key)} is in partitions {partitions}, so its order "
+                f"topic {topic!r}: key {show(key)} is in partitions {partitions}, so its order "
                 "is not defined"
             )
-        problem = _ordered_difference([Expected(value=value) for value in values], same)
+        problem = _describe_ordered([Expected(value=value) for value in values], of_key)
         if problem:
-            count = f"expected {_counted(len(values))}, found {len(same)}"
-            raise AssertionError(f"topic {topic!r}, key {shown(key)}: {count}\n{problem}")
+            count = f"expected {_count_text(len(values))}, found {len(of_key)}"
+            raise AssertionError(f"topic {topic!r}, key {show(key)}: {count}\n{problem}")
 
 
 # ---- groups ------------------------------------------------------------------------------------------
@@ -345,24 +345,21 @@ def assert_committed(
     Raises AssertionError, and TypeError for another key. **Threads:** any.
     """
     __tracebackhide__ = True
-    for place in expected:
-        if not isinstance(place, tuple) or len(place) != 2:
+    for tp in expected:
+        if not isinstance(tp, tuple) or len(tp) != 2:
             raise TypeError(
-                f"a key of expected is a TopicPartition or a pair (topic, partition), not {place!r}"
+                f"a key of expected is a TopicPartition or a pair (topic, partition), not {tp!r}"
             )
-    offsets = log.group_offsets(group_id)
+    commits = log.group_offsets(group_id)
     lines = []
-    for place, wanted in expected.items():
-        found = offsets.get(TopicPartition(*place))
-        if (None if found is None else found.offset) != wanted:
-            lines.append(
-                f"  {place[0]}-{place[1]}: expected {wanted}, found "
-                f"{None if found is None else found.offset}"
-            )
+    for tp, expected_offset in expected.items():
+        commit = commits.get(TopicPartition(*tp))
+        offset = None if commit is None else commit.offset
+        if offset != expected_offset:
+            lines.append(f"  {tp[0]}-{tp[1]}: expected {expected_offset}, found {offset}")
     if lines:
-        raise AssertionError(
-            "\n".join([f"group {group_id!r}: committed offsets differ", *_shortened(lines)])
-        )
+        title = f"group {group_id!r}: committed offsets differ"
+        raise AssertionError("\n".join([title, *_shorten(lines)]))
 
 
 @keywords.checked_call
@@ -375,18 +372,17 @@ def assert_lag(log: Log, group_id: str, expected: int, *, topic: str | None = No
     """
     __tracebackhide__ = True
     group = log.describe_group(group_id)
-    parts = [each for each in group.partitions if topic is None or each.topic == topic]
-    lag = replace(group, partitions=tuple(parts)).lag
+    partitions = [
+        partition for partition in group.partitions if topic is None or partition.topic == topic
+    ]
+    lag = replace(group, partitions=tuple(partitions)).lag
     if lag == expected:
         return
     lines = [
-        f"  {each.topic}-{each.partition}: committed {each.position}, end {each.log_end_offset}, "
-        f"lag {each.lag}"
-        for each in parts
+        f"  {partition.topic}-{partition.partition}: committed {partition.position}, end "
+        f"{partition.log_end_offset}, lag {partition.lag}"
+        for partition in partitions
     ]
-    found = "none that is known" if lag is None else lag
-    raise AssertionError(
-        "\n".join(
-            [f"group {group_id!r}: expected a lag of {expected}, found {found}", *_shortened(lines)]
-        )
-    )
+    lag_text = "none that is known" if lag is None else lag
+    title = f"group {group_id!r}: expected a lag of {expected}, found {lag_text}"
+    raise AssertionError("\n".join([title, *_shorten(lines)]))

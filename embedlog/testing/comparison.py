@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from embedlog.testing.expectations import Expected, shown, shown_record
+from embedlog.testing.expectations import Expected, show, show_record
 
-__all__ = ["compared"]
+__all__ = ["compare_lists"]
 
 # the fields that an expectation has
 COMPARED: Final = ("partition", "offset", "timestamp_ms", "key", "value", "headers")
@@ -25,48 +25,48 @@ FIELDS: Final = (
 )
 
 
-def compared(left: Sequence[Any], right: Sequence[Any]) -> list[str]:
+def compare_lists(left: Sequence[Any], right: Sequence[Any]) -> list[str]:
     """The first difference of two lists of records: index, records and fields. The right list
     counts as the expected one.
     """
     head = f"lists of records differ: {len(left)} == {len(right)} records"
-    at = next(
-        (at for at, (one, other) in enumerate(zip(left, right, strict=False)) if one != other),
-        min(len(left), len(right)),
-    )
-    return [
+    row = min(len(left), len(right))
+    for number, (left_item, right_item) in enumerate(zip(left, right, strict=False)):
+        if left_item != right_item:
+            row = number
+            break
+    lines = [
         head,
-        f"first difference at record {at}",
-        *_sides(at, left, right),
-        *_fields(at, left, right),
+        f"first difference at record {row}",
+        f"  left  {_show_item(left, row)}",
+        f"  right {_show_item(right, row)}",
     ]
+    if row < len(left) and row < len(right) and _is_record(left[row]) and _is_record(right[row]):
+        lines += _compare_fields(left[row], right[row])
+    return lines
 
 
-def _sides(at: int, left: Sequence[Any], right: Sequence[Any]) -> list[str]:
-    sides = (("left ", left), ("right", right))
-    return [
-        f"  {name} {_shown(side[at]) if at < len(side) else 'no record'}" for name, side in sides
-    ]
+def _is_record(item: Any) -> bool:
+    return hasattr(item, "timestamp_type")
 
 
-def _shown(given: Any) -> str:
-    return shown_record(given) if hasattr(given, "timestamp_type") else shown(given)
+def _show_item(items: Sequence[Any], row: int) -> str:
+    if row >= len(items):
+        return "no record"
+    return show_record(items[row]) if _is_record(items[row]) else show(items[row])
 
 
-def _fields(at: int, left: Sequence[Any], right: Sequence[Any]) -> list[str]:
-    if (
-        at >= len(left)
-        or at >= len(right)
-        or not all(hasattr(side[at], "timestamp_type") for side in (left, right))
-    ):
-        return []
-    pairs = ((name, getattr(left[at], name), getattr(right[at], name)) for name in FIELDS)
+def _compare_fields(found: Any, expected: Any) -> list[str]:
     lines: list[str] = []
-    for name, one, other in pairs:
-        if one != other and name in COMPARED:
-            lines += Expected(**{name: list(other) if name == "headers" else other}).differences(
-                left[at]
-            )
-        elif one != other:
-            lines.append(f"{name}: expected {shown(other)}, found {shown(one)}")
+    for name in FIELDS:
+        found_value = getattr(found, name)
+        expected_value = getattr(expected, name)
+        if found_value == expected_value:
+            continue
+        if name == "headers":
+            expected_value = list(expected_value)
+        if name in COMPARED:
+            lines += Expected(**{name: expected_value}).differences(found)
+        else:
+            lines.append(f"{name}: expected {show(expected_value)}, found {show(found_value)}")
     return [f"  {line}" for line in lines]

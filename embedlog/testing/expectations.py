@@ -1,12 +1,11 @@
 """Expected records, their comparison with records of a log, and differences as text.
 
-EXPECTATION-1  a field that an expectation does not name is not compared
-EXPECTATION-2  text is compared as UTF-8, a mapping or list as JSON; bytes and None are compared as
-    they are
-EXPECTATION-3  a difference inside JSON is named by its path: `value.items[2].price`; one inside a
-    long text is shown where it is
-EXPECTATION-4  an object that compares in its own way, as `unittest.mock.ANY`, does so everywhere,
-    also inside JSON
+- A field that an expectation does not name is not compared.
+- Text is compared as UTF-8, a mapping or list as JSON; bytes and None are compared as they are.
+- A difference inside JSON is named by its path: `value.items[2].price`; one inside a long text is
+  shown where it is.
+- An object that compares in its own way, as `unittest.mock.ANY`, does so everywhere, also inside
+  JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, Final
 
 from embedlog.config import keywords
 
-__all__ = ["Expected", "expected_record", "record", "shown"]
+__all__ = ["Expected", "expected_record", "record", "show"]
 
 BYTES_SHOWN_MAX: Final = 120  # characters of one value in a message
 PATHS_SHOWN_MAX: Final = 5  # differences of one JSON value in a message
@@ -52,23 +51,26 @@ class Expected:
         return not any(True for _ in self.differences(found))
 
     def differences(self, found: Any) -> Iterator[str]:
-        """One line for each field of `found`, a record, that differs (EXPECTATION-3)."""
-        for each in fields(self):
-            wanted = getattr(self, each.name)
-            if wanted is not UNSET:
-                yield from _field_differences(each.name, wanted, getattr(found, each.name))
+        """One line for each field of `found`, a record, that differs."""
+        for name, value in _set_fields(self):
+            yield from _compare_field(name, value, getattr(found, name))
 
     def __str__(self) -> str:
-        named = ((each.name, getattr(self, each.name)) for each in fields(self))
-        return (
-            " ".join(f"{name}={shown(wanted)}" for name, wanted in named if wanted is not UNSET)
-            or "any record"
-        )
+        text = " ".join(f"{name}={show(value)}" for name, value in _set_fields(self))
+        return text or "any record"
 
 
-def field_count(wanted: Expected) -> int:
+def _set_fields(expected: Expected) -> Iterator[tuple[str, Any]]:
+    """Name and value of each field that is compared."""
+    for field in fields(expected):
+        value = getattr(expected, field.name)
+        if value is not UNSET:
+            yield field.name, value
+
+
+def field_count(expected: Expected) -> int:
     """The number of fields that are compared."""
-    return sum(getattr(wanted, each.name) is not UNSET for each in fields(wanted))
+    return len(list(_set_fields(expected)))
 
 
 @keywords.checked_call
@@ -81,210 +83,228 @@ def record(
     offset: int | Any = UNSET,
     timestamp_ms: int | Any = UNSET,
 ) -> Expected:
-    """An expected record: only the given fields are compared (EXPECTATION-2).
+    """An expected record: only the given fields are compared.
 
     `key` and `value`: bytes, text (as UTF-8), a mapping or list (as JSON), or None. `headers`: a
     mapping, in any order, or a list of pairs, in order. `timestamp_ms`: milliseconds since 1970
     UTC. **Threads:** any.
     """
-    return Expected(value, key, headers, partition, offset, timestamp_ms)
+    return Expected(
+        value=value,
+        key=key,
+        headers=headers,
+        partition=partition,
+        offset=offset,
+        timestamp_ms=timestamp_ms,
+    )
 
 
-def expected_record(given: Any) -> Expected:
+def expected_record(item: Any) -> Expected:
     """The expectation for an item of a list: `record(…)`, a `Record`, a `ProducerRecord`, a (key,
     value) pair, or a value.
     """
-    if isinstance(given, Expected):
-        return given
-    if hasattr(given, "timestamp_type"):
-        return Expected(given.value, given.key, given.headers, given.partition)
-    if hasattr(given, "timestamp_ms"):  # a ProducerRecord: None means "chosen by the producer"
-        chosen = {
-            name: UNSET if getattr(given, name) is None else getattr(given, name)
-            for name in ("partition", "timestamp_ms")
-        }
-        return Expected(given.value, given.key, list(given.headers or ()), **chosen)
-    if isinstance(given, tuple):
-        if len(given) != 2:
+    if isinstance(item, Expected):
+        return item
+    if hasattr(item, "timestamp_type"):
+        return Expected(item.value, item.key, item.headers, item.partition)
+    if hasattr(item, "timestamp_ms"):  # a ProducerRecord: None means "chosen by the producer"
+        return Expected(
+            value=item.value,
+            key=item.key,
+            headers=list(item.headers or ()),
+            partition=UNSET if item.partition is None else item.partition,
+            timestamp_ms=UNSET if item.timestamp_ms is None else item.timestamp_ms,
+        )
+    if isinstance(item, tuple):
+        if len(item) != 2:
             raise TypeError(
                 "an expected record is a value, a pair (key, value) or record(…), not a tuple of "
-                f"{len(given)}"
+                f"{len(item)}"
             )
-        return Expected(key=given[0], value=given[1])
-    return Expected(value=given)
+        return Expected(key=item[0], value=item[1])
+    return Expected(value=item)
 
 
 # ---- comparison --------------------------------------------------------------------------------------
 
 
-def decoded(stored: Any) -> Any:
+def decode_json(stored: Any) -> Any:
     """A JSON value for bytes or text that are a JSON object or array; otherwise UNSET."""
-    try:
-        found = json.loads(stored) if isinstance(stored, bytes | bytearray | str) else stored
-    except ValueError:
-        return UNSET
-    return found if isinstance(found, dict | list) else UNSET
+    value = stored
+    if isinstance(stored, bytes | bytearray | str):
+        try:
+            value = json.loads(stored)
+        except ValueError:
+            return UNSET
+    return value if isinstance(value, dict | list) else UNSET
 
 
-def _same(wanted: Any, stored: Any) -> bool:
-    if isinstance(wanted, str) and isinstance(stored, bytes):
-        return wanted.encode() == stored
-    if isinstance(wanted, Mapping | list):
-        found = decoded(stored)
-        return found is not UNSET and not any(_json_differences("", _plain(wanted), found))
-    return bool(wanted == stored)
+def _is_equal(expected: Any, stored: Any) -> bool:
+    if isinstance(expected, str) and isinstance(stored, bytes):
+        return expected.encode() == stored
+    if isinstance(expected, Mapping | list):
+        found = decode_json(stored)
+        return found is not UNSET and not any(_compare_json("", _to_json(expected), found))
+    return bool(expected == stored)
 
 
-def _plain(wanted: Any) -> Any:
-    """A value as JSON has it: tuples become lists, keys become text. Other objects stay as they are
-    (EXPECTATION-4).
+def _to_json(value: Any) -> Any:
+    """A value as JSON has it: tuples become lists, keys become text. Other objects stay as they are,
+    and compare in their own way.
     """
-    if isinstance(wanted, Mapping):
+    if isinstance(value, Mapping):
         return {
-            key if isinstance(key, str) else json.dumps(key, default=str): _plain(each)
-            for key, each in wanted.items()
+            key if isinstance(key, str) else json.dumps(key, default=str): _to_json(item)
+            for key, item in value.items()
         }
-    return [_plain(each) for each in wanted] if isinstance(wanted, list | tuple) else wanted
+    if isinstance(value, list | tuple):
+        return [_to_json(item) for item in value]
+    return value
 
 
-def _same_leaf(wanted: Any, found: Any) -> bool:
+def _is_equal_in_json(expected: Any, found: Any) -> bool:
     """Whether two values inside JSON are equal; a date or another object also by its text."""
-    if isinstance(wanted, bool) or isinstance(found, bool):  # True == 1 in Python
-        return wanted is found or (
-            not isinstance(wanted, bool | int | float) and bool(wanted == found)
-        )
-    return bool(wanted == found) or (
-        not isinstance(wanted, str | int | float | None) and str(wanted) == found
-    )
+    if isinstance(expected, bool) or isinstance(found, bool):  # True == 1 in Python
+        if isinstance(expected, bool | int | float):
+            return expected is found
+        return bool(expected == found)
+    if expected == found:
+        return True
+    return not isinstance(expected, str | int | float | None) and str(expected) == found
 
 
-def _headers(given: Any) -> list[tuple[str, bytes | None]]:
-    pairs: Iterable[tuple[str, Any]] = given.items() if isinstance(given, Mapping) else given
+def _header_pairs(headers: Any) -> list[tuple[str, bytes | None]]:
+    pairs: Iterable[tuple[str, Any]] = headers
+    if isinstance(headers, Mapping):
+        pairs = headers.items()
     return [
         (name, content.encode() if isinstance(content, str) else content) for name, content in pairs
     ]
 
 
-def _field_differences(name: str, wanted: Any, stored: Any) -> Iterator[str]:
+def _compare_field(name: str, expected: Any, stored: Any) -> Iterator[str]:
+    """The differences of a field, one line for each."""
     if name == "headers":
-        want = _headers(wanted)
-        have = _headers(stored)
-        if isinstance(wanted, Mapping):
-            yield from _header_differences(want, have)
-        elif want != have:
-            yield f"headers: expected {shown(want)}, found {shown(have)}"
+        expected_pairs = _header_pairs(expected)
+        stored_pairs = _header_pairs(stored)
+        if isinstance(expected, Mapping):
+            yield from _compare_headers(expected_pairs, stored_pairs)
+        elif expected_pairs != stored_pairs:
+            yield f"headers: expected {show(expected_pairs)}, found {show(stored_pairs)}"
         return
-    if _same(wanted, stored):
+    if _is_equal(expected, stored):
         return
-    found = decoded(stored)
-    inner = wanted if isinstance(wanted, Mapping | list) else decoded(wanted)
-    if inner is UNSET or found is UNSET:
-        yield f"{name}: {_both(wanted, stored)}"
+    found_json = decode_json(stored)
+    expected_json = expected if isinstance(expected, Mapping | list) else decode_json(expected)
+    if expected_json is UNSET or found_json is UNSET:
+        yield f"{name}: {_show_difference(expected, stored)}"
         return
-    lines = list(_json_differences(name, _plain(inner), found))
-    yield from lines[:PATHS_SHOWN_MAX] or [
-        f"{name}: equal as JSON, other bytes: expected {wanted!r}, found {stored!r}"
-    ]
+    lines = list(_compare_json(name, _to_json(expected_json), found_json))
+    if not lines:
+        yield f"{name}: equal as JSON, other bytes: expected {expected!r}, found {stored!r}"
+    yield from lines[:PATHS_SHOWN_MAX]
     if len(lines) > PATHS_SHOWN_MAX:
         yield f"{name}: {len(lines) - PATHS_SHOWN_MAX} more differences"
 
 
-def _header_differences(
-    wanted: list[tuple[str, Any]], stored: list[tuple[str, Any]]
+def _compare_headers(
+    expected: list[tuple[str, Any]], stored: list[tuple[str, Any]]
 ) -> Iterator[str]:
     """The differences of two lists in any order, one line for each name."""
-    for name in dict.fromkeys(name for name, _ in (*wanted, *stored)):
-        want, have = (
-            [content for each, content in pairs if each == name] for pairs in (wanted, stored)
-        )
-        if len(want) == len(have) and all(
-            _same(one, other) for one, other in zip(want, have, strict=True)
-        ):
+    for name in dict.fromkeys(name for name, _ in (*expected, *stored)):
+        expected_values = [value for header, value in expected if header == name]
+        stored_values = [value for header, value in stored if header == name]
+        if _are_equal(expected_values, stored_values):
             continue
-        one, other = (each[0] if len(each) == 1 else each for each in (want, have))
-        if not want or not have:
-            yield (
-                f"headers[{name!r}]: "
-                f"{f'not expected, found {shown(other)}' if not want else f'expected {shown(one)}, absent'}"
-            )
+        expected_value = expected_values[0] if len(expected_values) == 1 else expected_values
+        stored_value = stored_values[0] if len(stored_values) == 1 else stored_values
+        if not expected_values:
+            difference = f"not expected, found {show(stored_value)}"
+        elif not stored_values:
+            difference = f"expected {show(expected_value)}, absent"
         else:
-            yield f"headers[{name!r}]: {_both(one, other)}"
+            difference = _show_difference(expected_value, stored_value)
+        yield f"headers[{name!r}]: {difference}"
 
 
-def _json_differences(path: str, wanted: Any, found: Any) -> Iterator[str]:
-    if isinstance(wanted, dict) and isinstance(found, dict):
-        for key in [*wanted, *(key for key in found if key not in wanted)]:
-            yield from _json_differences(
-                f"{path}.{key}", wanted.get(key, UNSET), found.get(key, UNSET)
+def _are_equal(expected: list[Any], stored: list[Any]) -> bool:
+    if len(expected) != len(stored):
+        return False
+    return all(_is_equal(*pair) for pair in zip(expected, stored, strict=True))
+
+
+def _compare_json(path: str, expected: Any, found: Any) -> Iterator[str]:
+    """The differences of two JSON values, one line for each path."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for key in dict.fromkeys([*expected, *found]):
+            yield from _compare_json(
+                f"{path}.{key}", expected.get(key, UNSET), found.get(key, UNSET)
             )
-    elif isinstance(wanted, list) and isinstance(found, list):
-        for at in range(max(len(wanted), len(found))):
-            want, have = (each[at] if at < len(each) else UNSET for each in (wanted, found))
-            yield from _json_differences(f"{path}[{at}]", want, have)
-    elif wanted is UNSET:
-        yield f"{path}: not expected, found {shown(found)}"
+    elif isinstance(expected, list) and isinstance(found, list):
+        for index in range(max(len(expected), len(found))):
+            yield from _compare_json(
+                f"{path}[{index}]",
+                expected[index] if index < len(expected) else UNSET,
+                found[index] if index < len(found) else UNSET,
+            )
+    elif expected is UNSET:
+        yield f"{path}: not expected, found {show(found)}"
     elif found is UNSET:
-        yield f"{path}: expected {shown(wanted)}, absent"
-    elif not _same_leaf(wanted, found):
-        yield f"{path}: {_both(wanted, found)}"
+        yield f"{path}: expected {show(expected)}, absent"
+    elif not _is_equal_in_json(expected, found):
+        yield f"{path}: {_show_difference(expected, found)}"
 
 
 # ---- text --------------------------------------------------------------------------------------------
 
 
-def _both(wanted: Any, stored: Any) -> str:
-    """Two different values, each from a little before the first difference on if they are long
-    (EXPECTATION-3).
-    """
-    one = _text(wanted)
-    other = _text(stored)
-    at = next(
-        (at for at, (left, right) in enumerate(zip(one, other, strict=False)) if left != right),
-        min(len(one), len(other)),
-    )
-    if at < BYTES_SHOWN_MAX // 2 or max(len(one), len(other)) <= BYTES_SHOWN_MAX:
-        return f"expected {_cut(one)}, found {_cut(other)}"
-    start = at - BYTES_SHOWN_MAX // 4
+def _show_difference(expected: Any, stored: Any) -> str:
+    """Two different values, each from a little before the first difference on if they are long."""
+    expected_text = _text_of(expected)
+    stored_text = _text_of(stored)
+    position = 0
+    for expected_character, stored_character in zip(expected_text, stored_text, strict=False):
+        if expected_character != stored_character:
+            break
+        position += 1
+    longest = max(len(expected_text), len(stored_text))
+    if position < BYTES_SHOWN_MAX // 2 or longest <= BYTES_SHOWN_MAX:
+        return f"expected {_cut(expected_text)}, found {_cut(stored_text)}"
+    start = position - BYTES_SHOWN_MAX // 4
     return (
-        f"differ from character {at} on: expected …{_cut(one[start:])}, found "
-        f"…{_cut(other[start:])}"
+        f"differ from character {position} on: expected …{_cut(expected_text[start:])}, found "
+        f"…{_cut(stored_text[start:])}"
     )
 
 
-def shown(given: Any) -> str:
+def show(value: Any) -> str:
     """A value for a message: JSON and text are decoded, a long value is cut."""
-    return _cut(_text(given))
+    return _cut(_text_of(value))
 
 
 def _cut(text: str) -> str:
-    return (
-        text
-        if len(text) <= BYTES_SHOWN_MAX
-        else f"{text[:BYTES_SHOWN_MAX]}… ({len(text)} characters)"
-    )
+    if len(text) <= BYTES_SHOWN_MAX:
+        return text
+    return f"{text[:BYTES_SHOWN_MAX]}… ({len(text)} characters)"
 
 
-def _text(given: Any) -> str:
-    if isinstance(given, bytes):
+def _text_of(value: Any) -> str:
+    if isinstance(value, bytes):
         try:
-            text = given.decode()
+            text = value.decode()
         except UnicodeDecodeError:
-            text = repr(given)
-        else:
-            text = text if decoded(given) is not UNSET else repr(text)
-    elif isinstance(given, Mapping) or (
-        isinstance(given, list) and not any(isinstance(each, tuple) for each in given)
-    ):
-        text = json.dumps(_plain(given), ensure_ascii=False, default=str)
-    else:
-        text = repr(given)
-    return text
+            return repr(value)
+        return repr(text) if decode_json(value) is UNSET else text
+    is_list_of_pairs = isinstance(value, list) and any(isinstance(item, tuple) for item in value)
+    if isinstance(value, Mapping | list) and not is_list_of_pairs:
+        return json.dumps(_to_json(value), ensure_ascii=False, default=str)
+    return repr(value)
 
 
-def shown_record(found: Any) -> str:
+def show_record(record: Any) -> str:
     """One line for a record of a log."""
-    headers = f" headers={shown(list(found.headers))}" if found.headers else ""
+    headers = f" headers={show(list(record.headers))}" if record.headers else ""
     return (
-        f"partition {found.partition} offset {found.offset} key={shown(found.key)} "
-        f"value={shown(found.value)}{headers}"
+        f"partition {record.partition} offset {record.offset} key={show(record.key)} "
+        f"value={show(record.value)}{headers}"
     )

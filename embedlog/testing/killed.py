@@ -1,9 +1,9 @@
 """A function that runs in a forked child, and the end of that child by SIGKILL.
 
-KILLED-1  no statement of the child runs after the kill: no `finally`, no destructor, no flush
-KILLED-2  a child that ends in another way fails the test, with its exception; it never returns into
-    the code of the parent
-KILLED-3  a child that does not end before the deadline is killed, and fails the test
+- No statement of the child runs after the kill: no `finally`, no destructor, no flush.
+- A child that ends in another way fails the test, with its exception; it never returns into the
+  code of the parent.
+- A child that does not end before the deadline is killed, and fails the test.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """Faults on request: appends and commits that fail, wait or kill, lost rights of members and
 producers, rebalances.
 
-FAULTS-1  the error handling is that of production: a fault enters where the system call would fail
-    (INTERPOSER-2). A member or producer that loses its rights loses them in the log
-FAULTS-2  a fault exists inside its `with` block only. A block that ends without its fault fails the
-    test: the test proved nothing
-FAULTS-3  nothing is decided by time: a held append waits for `release`, and `reached` waits for the
-    append
-FAULTS-4  faults of appends and commits are those of this process; other processes that have the log
-    open continue
+- The error handling is that of production: a fault enters where the system call would fail. A member
+  or producer that loses its rights loses them in the log.
+- A fault exists inside its `with` block only. A block that ends without its fault fails the test:
+  the test proved nothing.
+- Nothing is decided by time: a held append waits for `release`, and `reached` waits for the append.
+- Faults of appends and commits are those of this process; other processes that have the log open
+  continue.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class Fault:
         self._step = step
         self._name = name
         self._partition = partition
-        self._left = times
+        self._remaining_count = times
         self._effect = effect
         self._changed = threading.Condition()
         self._count = 0
@@ -101,18 +100,27 @@ class Fault:
         """Whether a step is one of this fault; then it is counted. The log's own topics have faults
         that name them.
         """
-        every = self._name == EVERY and step in (APPEND, MARKER)
-        named = name == self._name or (self._name is None and not name.startswith("__"))
-        if not every and (step != self._step or not named or self._partition not in (None, number)):
+        is_of_every_append = self._name == EVERY and step in (APPEND, MARKER)
+        if not is_of_every_append and not self._is_of(step, name, number):
             return False
         with self._changed:
-            if self._healed or (self._left is not None and self._left <= 0):
+            if self._healed:
                 return False
-            if self._left is not None:
-                self._left -= 1
+            if self._remaining_count is not None:
+                if self._remaining_count <= 0:
+                    return False
+                self._remaining_count -= 1
             self._count += 1
             self._changed.notify_all()
             return True
+
+    def _is_of(self, step: str, name: str, number: int) -> bool:
+        """Whether a step has the kind, the name and the partition of this fault."""
+        if self._name is None:
+            has_name = not name.startswith("__")
+        else:
+            has_name = name == self._name
+        return step == self._step and has_name and self._partition in (None, number)
 
     def _check_reached(self, hint: str) -> None:
         __tracebackhide__ = True
@@ -134,9 +142,9 @@ class Held(Fault):
 
     def _wait(self, deadline_ns: int) -> bool:
         """Wait for `release`; False at the deadline."""
-        left_s = (deadline_ns - system.boot_ns()) / 1e9
+        remaining_s = (deadline_ns - system.boot_ns()) / 1e9
         with self._changed:
-            return self._changed.wait_for(lambda: self._healed, max(0.0, left_s))
+            return self._changed.wait_for(lambda: self._healed, max(0.0, remaining_s))
 
 
 class _ActiveFaults:
@@ -150,8 +158,8 @@ class _ActiveFaults:
     def before(self, step: str, name: str, number: int, deadline_ns: int) -> bool:
         """Called by the log before each append and commit."""
         with self._mutex:
-            found = [each for each in self._active if each._applies(step, name, number)]
-        return all(each._effect(deadline_ns) for each in found)
+            faults_here = [fault for fault in self._active if fault._applies(step, name, number)]
+        return all(fault._effect(deadline_ns) for fault in faults_here)
 
     def after(self, step: str, name: str, number: int) -> None:
         """Called by the log after each append and commit, before its caller learns of it."""
@@ -159,16 +167,16 @@ class _ActiveFaults:
 
     def begin(self, fault: Fault) -> None:
         with self._mutex:
-            first = not self._active
+            is_first = not self._active
             self._active.append(fault)
-        if first:
+        if is_first:
             self._log._engine.interpose(self)
 
     def end(self, fault: Fault) -> None:
         with self._mutex:
             self._active.remove(fault)
-            last = not self._active
-        if last and not self._log._engine.closed:
+            is_last = not self._active
+        if is_last and not self._log._engine.closed:
             self._log._engine.interpose(None)
 
 
@@ -199,20 +207,31 @@ class Faults:
         error until `delivery.timeout.ms`, so one failure is visible only in its metrics. In a set
         another directory takes over.
         """
-        failure = _given(error)
         title = f"append_fails({'' if topic is None else repr(topic)})"
-        return self._during(
-            Fault(title, APPEND, topic, partition, times, _raising(failure)), required
+        fault = Fault(
+            title,
+            step=APPEND,
+            name=topic,
+            partition=partition,
+            times=times,
+            effect=_make_failure(_check_error(error)),
         )
+        return self._during(fault, required)
 
     def disk_full(self, *, required: bool = True) -> AbstractContextManager[Fault]:
         """Every append fails as on a full disk (ENOSPC), also commits, until the end of the block
         or `heal()`.
         """
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return self._during(
-            Fault("disk_full()", APPEND, EVERY, None, None, _raising(full)), required
+        fault = Fault(
+            "disk_full()",
+            step=APPEND,
+            name=EVERY,
+            partition=None,
+            times=None,
+            effect=_make_failure(full),
         )
+        return self._during(fault, required)
 
     @contextmanager
     def append_held(
@@ -225,14 +244,19 @@ class Faults:
         holds, and is repeated.
         """
         title = f"append_held({'' if topic is None else repr(topic)})"
-        held = Held(
-            title, APPEND, topic, partition, None, lambda deadline_ns: held._wait(deadline_ns)
+        fault = Held(
+            title,
+            step=APPEND,
+            name=topic,
+            partition=partition,
+            times=None,
+            effect=lambda deadline_ns: fault._wait(deadline_ns),
         )
-        with self._during(held, required):
+        with self._during(fault, required):
             try:
-                yield held
+                yield fault
             finally:
-                held.release()
+                fault.release()
 
     def append_slow(
         self,
@@ -246,10 +270,15 @@ class Faults:
         """Each append takes so many seconds longer, in real time. `append_held` decides the same
         without time.
         """
-        return self._during(
-            Fault(f"append_slow({seconds:g})", APPEND, topic, partition, times, _delaying(seconds)),
-            required,
+        fault = Fault(
+            f"append_slow({seconds:g})",
+            step=APPEND,
+            name=topic,
+            partition=partition,
+            times=times,
+            effect=_make_delay(seconds),
         )
+        return self._during(fault, required)
 
     # ---- commits ---------------------------------------------------------------------------------
 
@@ -266,10 +295,15 @@ class Faults:
 
         `error` and `times` are as for `append_fails`. Nothing of the commit is written.
         """
-        failure = _given(error)
-        return self._during(
-            Fault(f"commit_fails({name!r})", COMMIT, name, None, times, _raising(failure)), required
+        fault = Fault(
+            f"commit_fails({name!r})",
+            step=COMMIT,
+            name=name,
+            partition=None,
+            times=times,
+            effect=_make_failure(_check_error(error)),
         )
+        return self._during(fault, required)
 
     # ---- members and producers -------------------------------------------------------------------
 
@@ -277,8 +311,8 @@ class Faults:
         """Another producer takes over the id: the previous one's next call raises FencedError, and
         its transaction is aborted.
         """
-        with self._log.producer(transactional_id=transactional_id) as other:
-            other.init_transactions()
+        with self._log.producer(transactional_id=transactional_id) as producer:
+            producer.init_transactions()
 
     def rebalance(self, group_id: str) -> None:
         """Another member joins the group and leaves it: every member must join again, in its next
@@ -287,11 +321,11 @@ class Faults:
         Raises StateError for a group without members that subscribe topics.
         """
         group = self._log.describe_group(group_id)
-        topics = sorted({each.topic for each in group.partitions})
+        topics = sorted({partition.topic for partition in group.partitions})
         if not group.members or not topics:
             raise StateError(f"group {group_id!r} has no members that read topics")
-        with self._log.consumer(*topics, group_id=group_id, enable_auto_commit=False) as other:
-            other.poll(0)
+        with self._log.consumer(*topics, group_id=group_id, enable_auto_commit=False) as consumer:
+            consumer.poll(0)
 
     @contextmanager
     def other_member(self, group_id: str, *topics: str) -> Iterator[None]:
@@ -301,21 +335,22 @@ class Faults:
         The members rebalance at the beginning of the block and at its end.
         """
         ending = threading.Event()
-        with self._log.consumer(*topics, group_id=group_id, enable_auto_commit=False) as other:
-            other.poll(0)  # joins before the block begins
+        with self._log.consumer(*topics, group_id=group_id, enable_auto_commit=False) as consumer:
+            consumer.poll(0)  # joins before the block begins
 
-            def polls() -> None:
+            def poll_until_end() -> None:
                 with suppress(WakeupError):
                     while not ending.is_set():
-                        other.poll(TIMEOUT_S)
+                        consumer.poll(TIMEOUT_S)
 
-            thread = threading.Thread(target=polls, name=f"other member of {group_id}", daemon=True)
+            name = f"other member of {group_id}"
+            thread = threading.Thread(target=poll_until_end, name=name, daemon=True)
             thread.start()
             try:
                 yield
             finally:
                 ending.set()
-                other.wakeup()
+                consumer.wakeup()
                 thread.join()
 
     def expire(self, member: Consumer[Any, Any] | GroupMetadata) -> None:
@@ -328,14 +363,14 @@ class Faults:
         """
         metadata = member if isinstance(member, GroupMetadata) else member.group_metadata()
         groups = self._log._engine.groups
-        found = groups.read_group(metadata.group_id)
-        known = None if found is None else found.members.get(metadata.member_id)
-        if known is None or known.process_slot is None:
+        group = groups.read_group(metadata.group_id)
+        group_member = None if group is None else group.members.get(metadata.member_id)
+        if group_member is None or group_member.process_slot is None:
             raise StateError(
                 f"the consumer is no member of group {metadata.group_id!r} now: poll until it has "
                 "partitions"
             )
-        if not age_leases(POLL_NS, known.process_slot):
+        if not age_leases(POLL_NS, group_member.process_slot):
             raise StateError(
                 "the consumer is in a poll, or in another process: it cannot expire here"
             )
@@ -368,21 +403,28 @@ class Faults:
         if step is None:
             raise ConfigError("at", expected=" or ".join(map(repr, KILLED_AT)), found=repr(at))
         config = self._log.config
-        paths = [each.path for each in self._log._engine.directories]
-        settings = {each: getattr(config, each) for each in config.given}
+        paths = [directory.path for directory in self._log._engine.directories]
+        settings = {option: getattr(config, option) for option in config.given}
 
         def run() -> None:
-            fault = Fault(f"killed at {at}", step, name, None, None, _killing(nth))
-            place = paths if len(paths) > 1 else paths[0]
+            fault = Fault(
+                f"killed at {at}",
+                step=step,
+                name=name,
+                partition=None,
+                times=None,
+                effect=_make_kill(nth),
+            )
             with (
-                embedlog.open(place, **settings) as log,
+                embedlog.open(paths if len(paths) > 1 else paths[0], **settings) as log,
                 Faults(log)._during(fault, required=False),
             ):
                 work(log)
                 # inside the block: it writes what the producers of `work` have not written yet
                 log.close()
 
-        run_killed(run, timeout, f"killed({at!r}{'' if name is None else f', {name!r}'})")
+        title = f"killed({at!r})" if name is None else f"killed({at!r}, {name!r})"
+        run_killed(run, timeout, title)
 
     @contextmanager
     def _during(self, fault: Fault, required: bool) -> Iterator[Fault]:
@@ -394,9 +436,9 @@ class Faults:
             fault.heal()
             self._active.end(fault)
         if required:
-            fault._check_reached(self._hint(fault))
+            fault._check_reached(self._hint_for(fault))
 
-    def _hint(self, fault: Fault) -> str:
+    def _hint_for(self, fault: Fault) -> str:
         """What to change for a fault that nothing reached."""
         topics = [] if self._log._engine.closed else self._log.topics()
         if topics and fault._step == APPEND and fault._name not in (None, EVERY, *topics):
@@ -407,7 +449,7 @@ class Faults:
         )
 
 
-def _given(error: Exception | None) -> Exception:
+def _check_error(error: Exception | None) -> Exception:
     """The error of a fault. Raises TypeError for anything else."""
     if error is None:
         return OSError(errno.EIO, os.strerror(errno.EIO))
@@ -418,7 +460,7 @@ def _given(error: Exception | None) -> Exception:
     return error
 
 
-def _delaying(seconds: float) -> Effect:
+def _make_delay(seconds: float) -> Effect:
     def effect(_: int) -> bool:
         time.sleep(seconds)
         return True
@@ -426,19 +468,20 @@ def _delaying(seconds: float) -> Effect:
     return effect
 
 
-def _killing(nth: int) -> Effect:
-    left = [nth]
+def _make_kill(nth: int) -> Effect:
+    remaining_count = nth
 
     def effect(_: int) -> bool:
-        left[0] -= 1
-        if left[0] == 0:
+        nonlocal remaining_count
+        remaining_count -= 1
+        if remaining_count == 0:
             system.crash_now()
         return True
 
     return effect
 
 
-def _raising(error: Exception) -> Effect:
+def _make_failure(error: Exception) -> Effect:
     def effect(_: int) -> bool:
         raise error.with_traceback(None)
 

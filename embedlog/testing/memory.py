@@ -1,10 +1,10 @@
 """Log directories in memory for the time of one test.
 
-MEMORY-1  the directory is in `/dev/shm` if that is writable and has `free_bytes_min` free bytes;
-    otherwise in the default folder for temporary files
-MEMORY-2  the directory is removed at the end of the block, also after an exception
-MEMORY-3  the settings of `open_log` change sizes and threads only: internal topics have one
-    partition, and no thread does housekeeping
+- The directory is in `/dev/shm` if that is writable and has `free_bytes_min` free bytes; otherwise
+  in the default folder for temporary files.
+- The directory is removed at the end of the block, also after an exception.
+- The settings of `open_log` change sizes and threads only: internal topics have one partition, and
+  no thread does housekeeping.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ SETTINGS: Final[Mapping[str, Any]] = {
 
 
 def memory_parent(free_bytes_min: int = FREE_BYTES_MIN, memory: str = MEMORY) -> str | None:
-    """The folder for a directory in memory; None for the default temporary folder (MEMORY-1)."""
+    """The folder for a directory in memory; None for the default temporary folder."""
     try:
-        found = os.statvfs(memory)
+        status = os.statvfs(memory)
     except OSError:
         return None
-    usable = (
-        os.access(memory, os.W_OK | os.X_OK) and found.f_bavail * found.f_frsize >= free_bytes_min
-    )
-    return memory if usable else None
+    free_bytes = status.f_bavail * status.f_frsize
+    if free_bytes < free_bytes_min or not os.access(memory, os.W_OK | os.X_OK):
+        return None
+    return memory
 
 
 @keywords.checked_call
@@ -84,13 +84,15 @@ def open_log(
     """
     import embedlog
 
-    counts = (
-        dict(topics)
-        if isinstance(topics, Mapping)
-        else dict.fromkeys([topics] if isinstance(topics, str) else topics, 1)
-    )
+    if isinstance(topics, Mapping):
+        counts = dict(topics)
+    elif isinstance(topics, str):
+        counts = {topics: 1}
+    else:
+        counts = dict.fromkeys(topics, 1)
+    settings = {**SETTINGS, **(config or {})}
     directory = memory_directory() if path is None else nullcontext(path)
-    with directory as place, embedlog.open(place, config={**SETTINGS, **(config or {})}) as log:
+    with directory as log_path, embedlog.open(log_path, config=settings) as log:
         for name, partition_count in counts.items():
             log.create_topic(name, partition_count, exist_ok=True)
         yield log

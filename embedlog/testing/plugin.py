@@ -1,11 +1,9 @@
 """The pytest plugin: fixtures whose names begin with `embedlog_`, and the comparison of lists of
 records in `assert`.
 
-PYTESTPLUGIN-1  a run that uses no fixture of it imports only this module: neither the engine nor
-    numpy
-PYTESTPLUGIN-2  every fixture belongs to one test; the log and all clients are closed at its end
-PYTESTPLUGIN-3  the names begin with `embedlog_`, because `log`, `producer` and `consumer` occur in
-    other plugins
+- A run that uses no fixture of it imports only this module: neither the engine nor numpy.
+- Every fixture belongs to one test; the log and all clients are closed at its end.
+- The names begin with `embedlog_`, because `log`, `producer` and `consumer` occur in other plugins.
 """
 
 from __future__ import annotations
@@ -84,20 +82,18 @@ def embedlog_consumer(embedlog_log: Log) -> Iterator[ConsumerFactory]:
     They start at the first record unless `auto_offset_reset` is given, and are closed at the end of
     the test.
     """
-    made: list[Consumer[Any, Any]] = []
+    consumers: list[Consumer[Any, Any]] = []
 
     def make(*topics: str, group_id: str | None = None, **options: Any) -> Consumer[Any, Any]:
-        made.append(
-            embedlog_log.consumer(
-                *topics, group_id=group_id, **{"auto_offset_reset": "earliest", **options}
-            )
-        )
-        return made[-1]
+        all_options = {"auto_offset_reset": "earliest", **options}
+        consumer = embedlog_log.consumer(*topics, group_id=group_id, **all_options)
+        consumers.append(consumer)
+        return consumer
 
     try:
         yield make
     finally:
-        for consumer in reversed(made):
+        for consumer in reversed(consumers):
             consumer.close()
 
 
@@ -140,8 +136,8 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
     rows = sys.modules.get("embedlog._native._rows")
     if rows is None or op != "==" or not (isinstance(left, list) and isinstance(right, list)):
         return None
-    if not any(isinstance(each, rows.Record) for each in (*left[:1], *right[:1])):
+    if not any(isinstance(item, rows.Record) for item in (*left[:1], *right[:1])):
         return None
-    from embedlog.testing.comparison import compared
+    from embedlog.testing.comparison import compare_lists
 
-    return compared(left, right)
+    return compare_lists(left, right)

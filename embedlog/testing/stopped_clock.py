@@ -1,13 +1,13 @@
 """A clock that a test controls: timestamps, retention, and the expiry of transactions, offsets and
 polls.
 
-TESTCLOCK-1  the clock moves by `advance` and `set` only, so a test knows each timestamp
-TESTCLOCK-2  it is the clock of this process and of all its logs; other processes, and the kernel's
-    times of files, are real
-TESTCLOCK-3  waits, locks and heartbeats are real: a test that advances the clock waits for nothing,
-    and expires no running member
-TESTCLOCK-4  the effect of an advance is complete when it returns, except for work of housekeeping:
-    `Log.housekeep` does that
+- The clock moves by `advance` and `set` only, so a test knows each timestamp.
+- It is the clock of this process and of all its logs; other processes, and the kernel's times of
+  files, are real.
+- Waits, locks and heartbeats are real: a test that advances the clock waits for nothing, and
+  expires no running member.
+- The effect of an advance is complete when it returns, except for work of housekeeping:
+  `Log.housekeep` does that.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from embedlog.format.encoder import encode_records
 from embedlog.log_directory import LogDirectory
 from embedlog.partition.partition import Partition
 from embedlog.storage import checkpoints, file_names, files
-from embedlog.storage.call_deadline import bounded_waits
+from embedlog.storage.call_deadline import bound_waits
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_each_directory_has_its_flushes_checkpoints_and_times(
             assert not jobs.is_turn(NEXT_ROUND_NS, 0, 3_600_000)
             jobs.flush_due()
             assert partition.durable_offset == 1
-            jobs.points()
+            jobs.write_points()
         finally:
             jobs.close()
         assert checkpoints.read_offsets(directory.path / file_names.RECOVERY_POINTS) == {
@@ -92,7 +92,7 @@ def test_a_lock_that_a_round_had_no_time_for_is_no_warning(
 ) -> None:
     jobs = jobs_of(directories[0])
     seconds = -1.0 if is_over else 60.0
-    with bounded_waits(files.deadline_after(seconds)), jobs.reported("groups"):
+    with bound_waits(files.deadline_after(seconds)), jobs.log_errors("groups"):
         raise LockTimeoutError("lock held by another thread of this process until the deadline")
     jobs.close()
     assert ("groups" in caplog.text) is not is_over

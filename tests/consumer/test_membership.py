@@ -290,9 +290,9 @@ class World:
         elif what == "freeze":
             self.evict(reader)
             if (lease := reader._group._lease) is not None:  # type: ignore[union-attr]
-                lease.expired = True
+                lease.is_expired = True
         elif what == "lazy" and reader._group._lease is not None:  # type: ignore[union-attr]
-            reader._group._lease.left = True  # type: ignore[union-attr]
+            reader._group._lease.has_left = True  # type: ignore[union-attr]
         elif what == "commit":
             try:
                 reader.commit()

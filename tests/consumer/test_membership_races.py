@@ -33,7 +33,7 @@ __all__ = ["engine", "member"]
 
 
 def stop_polling(engine: GroupEngine, number: int, reader: Consumer) -> None:
-    engine.liveness.leases[number].left = True
+    engine.liveness.leases[number].has_left = True
     reader._group.until_ns = 0  # type: ignore[union-attr]
 
 

@@ -33,6 +33,7 @@ __all__ = ["closed"]
 def test_our_mark_is_signed_and_a_brokers_is_not(
     closed: Path, golden_copy: Callable[[str], Path]
 ) -> None:
+    """OPEN-6."""
     with (closed / file_names.CONTROL).open("r+b") as file:
         page = system.Page(file.fileno(), True)
     assert identity.mark_owner(closed) == page.incarnation()
@@ -94,8 +95,8 @@ def two_topics(path: Path) -> Path:
 def test_what_a_broker_changed_is_no_damage_even_if_it_is_looked_at_much_later(
     tmp_path: Path, visit: str
 ) -> None:
-    """It removes the first segments of a topic and begins others; this library opens twice before
-    it opens that topic.
+    """LOAD-8: it removes the first segments of a topic and begins others; this library opens twice
+    before it opens that topic.
     """
     path = two_topics(tmp_path / "log")
     first, second, *_, last = logs(path)

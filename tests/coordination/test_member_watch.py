@@ -398,7 +398,7 @@ def test_killed_frozen_and_late_processes_are_told_apart(
     for name, poll_ms in (("b", 1 << 30), ("c", 1 << 30), ("d", 1), ("e", 1 << 30)):
         victim = nursery.spawn()
         lives[name] = victim, ProcessSlot(*victim.call("lease", str(tmp_path), 400, 20, poll_ms))
-    lives["d"][0].call("lease_do", "polled")
+    lives["d"][0].call("lease_do", "end_poll")
     members = [
         replace(member(name, process_slot=process_slot), session_timeout_ms=400)
         for name, (_, process_slot) in lives.items()

@@ -192,7 +192,7 @@ def test_a_creation_killed_at_any_step_is_finished_by_the_next(tmp_path: Path) -
         elif not found.all():
             assert directories(path) == []
             continue
-        for topic in found.unfinished():
+        for topic in found.list_unfinished():
             finish_creation(path, found, topic)
         assert found.live("events").partitions == 3
         assert directories(path) == ["events-0", "events-1", "events-2"]
@@ -226,7 +226,7 @@ def test_a_deletion_killed_at_any_step_is_finished_by_the_next(tmp_path: Path) -
                 "a topic half deleted can be used"
             )
             continue
-        for topic in found.unfinished():
+        for topic in found.list_unfinished():
             finish(path, topic)
         assert registry(path).all() == [found.live("kept")]
         assert directories(path) == [
@@ -381,7 +381,7 @@ def test_a_partition_that_came_to_one_brokers_share_is_seen(tmp_path: Path, fore
     (seen,) = find_registry_changes(
         {"events": topic}, scan_directories(tmp_path), foreign=foreign
     ).topics
-    assert (seen.partitions, seen.only, seen.here) == (6, (0, 3, 5), [0, 3, 5])
+    assert (seen.partitions, seen.only, seen.usable_numbers) == (6, (0, 3, 5), [0, 3, 5])
     assert not find_registry_changes({"events": seen}, scan_directories(tmp_path), foreign=foreign)
     growing = topic._replace(partitions=3, only=(0,), growing=6)
     (seen,) = find_registry_changes(

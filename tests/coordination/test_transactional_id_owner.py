@@ -75,7 +75,7 @@ def test_of_a_fenced_owner_nothing_is_begun(log: embedlog.Log, other: embedlog.L
 @OF_THIS_INTERPRETER
 def test_a_signal_handler_may_close_the_owner_anywhere_in_init(log: embedlog.Log) -> None:
     transactions = log._engine.transactions
-    held = set(transactions.liveness._held)
+    held = set(transactions.liveness._nonces)
     nth = 0
     refused = 0
     interrupt = None
@@ -88,7 +88,7 @@ def test_a_signal_handler_may_close_the_owner_anywhere_in_init(log: embedlog.Log
         except ClosedError:
             refused += 1
         owner.close()
-        assert set(transactions.liveness._held) == held, interrupt.struck
+        assert set(transactions.liveness._nonces) == held, interrupt.struck
         with pytest.raises(ClosedError):
             owner.init()
     assert nth > 5

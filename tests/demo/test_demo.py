@@ -72,9 +72,9 @@ def check_loss(found: dict[str, Any]) -> None:
 
 def check_report(figures: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     """What a person gets instead of the figures."""
-    from embedlog.demo.demo import report
+    from embedlog.demo.demo import print_report
 
-    report(figures)
+    print_report(figures)
     shown = capsys.readouterr().out
     for text in (
         "yes, in order",
@@ -151,11 +151,11 @@ def test_a_directory_that_stays_in_the_isr_is_seen(
 ) -> None:
     from embedlog.demo import replicas
 
-    paths = replicas.directories(str(tmp_path))
+    paths = replicas.directories_in(str(tmp_path))
     with embedlog.open(paths, config={"housekeeping": False}) as log:
         log.create_topic("lines", replication_factor=3)
         loss = replicas.Loss(log, "lines")
-        assert not loss.is_out()
+        assert not loss.note_if_out()
         monkeypatch.setattr(replicas, "STALLED_S", 0.0)
         with pytest.raises(replicas.ReplicaError, match="did not leave the ISR"):
             loss.give_back(0)

@@ -16,14 +16,16 @@ HOSTILE = "<script>alert('x')</script>"
 
 
 def test_cells_are_escaped_short_and_printable() -> None:
-    found = tables.shortened(
+    found = tables.make_short_table(
         HOSTILE, (HOSTILE,), [(HOSTILE, b"\xff\x00", None, "a\nb\x1b[0m", b"x" * 1000)]
     )
     assert "<script" not in found
     assert found.count("&lt;script&gt;") == 3
     for cell in ("0xff00", "null", r"a\nb\x1b[0m", "x" * (tables.CELL_MAX - 1) + "…"):
         assert f"<td>{cell}</td>" in found
-    long = tables.shortened("t", ("n",), [(number,) for number in range(tables.ROWS_SHOWN + 1)])
+    long = tables.make_short_table(
+        "t", ("n",), [(number,) for number in range(tables.ROWS_SHOWN + 1)]
+    )
     assert long.count("<tr>") == tables.ROWS_SHOWN + 1
     assert f"t, the first {tables.ROWS_SHOWN} of {tables.ROWS_SHOWN + 1}" in long
 
@@ -183,7 +185,7 @@ def test_descriptions_have_a_short_repr(tmp_path: Path) -> None:
     ],
 )
 def test_a_time_is_a_date_if_there_is_one(time_ms: int, text: str) -> None:
-    assert tables.time(time_ms) == text
+    assert tables.format_time(time_ms) == text
     shown = embedlog.Record("t", 0, 0, time_ms, 0, None, None)._repr_html_()
     assert (
         f"<td>timestamp_ms</td><td>{time_ms}{f' ({text} UTC)' if text != str(time_ms) else ''}</td>"

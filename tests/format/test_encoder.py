@@ -244,10 +244,10 @@ def encoded_over_itself(end: int, capacity: int = 1000) -> tuple[int, np.ndarray
     value = np.zeros(400, np.uint8)
     value[OFFSETS_AT - VALUE_AT :][:8] = np.array([0, end], np.int32).view(np.uint8)
     encoder = native.Encoder(1, 1, capacity, 0)
-    encoder.column("values", value, np.array([0, 400], np.int32), None, 0)
-    encoder.column("header_keys", np.zeros(1, np.uint8), np.array([0, 1], np.int32), None, 0)
-    encoder.column("header_values", np.zeros(3000, np.uint8), offsets, None, 0)
-    encoder.array("header_starts", "int32_t[]", np.array([0, 1], np.int32))
+    encoder.set_column("values", value, np.array([0, 400], np.int32), None, 0)
+    encoder.set_column("header_keys", np.zeros(1, np.uint8), np.array([0, 1], np.int32), None, 0)
+    encoder.set_column("header_values", np.zeros(3000, np.uint8), offsets, None, 0)
+    encoder.set_array("header_starts", "int32_t[]", np.array([0, 1], np.int32))
     written, _ = encoder.run(buffer, np.zeros(4, batch_dtype()))
     assert buffer[OFFSETS_AT : OFFSETS_AT + 8].view(np.int32).tolist() == [0, end]
     return written, whole[capacity:]

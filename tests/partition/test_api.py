@@ -51,10 +51,10 @@ def log(
         routed: dict[Partition, Routed] = {}
 
         def route(topic: Topic, number: int) -> Routed:
-            partition = engine.home.opened(topic, number)
+            partition = engine.home.open_partition(topic, number)
             return routed.setdefault(partition, Routed(partition, request.param))
 
-        monkeypatch.setattr(engine, "_opened", route)
+        monkeypatch.setattr(engine, "_open_partition", route)
         monkeypatch.setattr(engine, "_partitions", {})
         opened.create_topic("t", 2)
         yield opened

@@ -27,7 +27,7 @@ def test_a_page_that_is_destroyed_before_the_segment_is_opened_does_not_give_the
         partition = log._engine.partition("t", 0)
         with partition.exclusive():
             partition.append_held(batch)
-        held = system.Writer.held
+        held = system.Writer.append_locked
         struck = []
 
         def destroying(writer: system.Writer, *arguments: Any) -> int:
@@ -38,7 +38,7 @@ def test_a_page_that_is_destroyed_before_the_segment_is_opened_does_not_give_the
                     file.write(b"\xff" * 4096)
             return code
 
-        monkeypatch.setattr(system.Writer, "held", destroying)
+        monkeypatch.setattr(system.Writer, "append_locked", destroying)
         with (
             pytest.raises(StorageError, match="the control page is damaged"),
             partition.exclusive(),

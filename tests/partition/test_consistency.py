@@ -140,6 +140,7 @@ def heads(path: Path) -> list[int]:
 def test_a_damaged_base_offset_of_a_durable_batch_cuts_nothing_away(
     tmp_path: Path, place: Opening, read_only: bool, back: int, bit: int
 ) -> None:
+    """LOAD-5."""
     path = place(killed(tmp_path / "log", flushed=True))
     last = logs(path)[-1]
     flip(last, heads(last)[-back] + 7 - bit // 8, bit % 8)
@@ -151,7 +152,7 @@ def test_a_damaged_base_offset_of_a_durable_batch_cuts_nothing_away(
 
 
 def test_a_damaged_leader_epoch_of_the_last_batch_is_noticed_in_a_copy(tmp_path: Path) -> None:
-    """No digest reaches it there: the epochs' checkpoint has it."""
+    """LOAD-6: no digest reaches it there; the epochs' checkpoint has it."""
     path = copied(killed(tmp_path / "log", flushed=True))
     last = logs(path)[-1]
     flip(last, heads(last)[-1] + 15, 2)
@@ -163,12 +164,12 @@ def test_a_damaged_leader_epoch_of_the_last_batch_is_noticed_in_a_copy(tmp_path:
 def test_a_batch_of_another_epoch_that_equals_where_its_own_began_is_noticed() -> None:
     epochs = np.array([7, 7], np.int32)
     bases = np.array([7, 8], np.int64)
-    assert EpochCache([(0, 0), (1, 7)]).disagreement(bases, epochs) == (0, 1)
-    assert EpochCache([(0, 0), (7, 7)]).disagreement(bases, epochs) is None
-    assert EpochCache([(0, 8)]).disagreement(bases, np.array([5, 0], np.int32)) is None, (
+    assert EpochCache([(0, 0), (1, 7)]).find_disagreement(bases, epochs) == (0, 1)
+    assert EpochCache([(0, 0), (7, 7)]).find_disagreement(bases, epochs) is None
+    assert EpochCache([(0, 8)]).find_disagreement(bases, np.array([5, 0], np.int32)) is None, (
         "nothing is known before"
     )
-    assert EpochCache().disagreement(bases, epochs) is None
+    assert EpochCache().find_disagreement(bases, epochs) is None
 
 
 def test_a_transaction_index_is_compared_by_readers_too(tmp_path: Path) -> None:

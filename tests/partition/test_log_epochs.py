@@ -92,7 +92,7 @@ def test_each_epoch_is_compared_with_the_batches_once(
                     del changed[at]
                 case "end":
                     del changed[at:]
-            epochs = EpochCache.rising(changed)
+            epochs = EpochCache.from_rising(changed)
             known = entries[: rng.randint(0, len(entries))]
             assert log_epochs.agrees(partition.path, now, epochs, known) == log_epochs.agrees(
                 partition.path, now, epochs

@@ -1,4 +1,4 @@
-"""The start of a log, by manifest, checkpoints and a killed broker's traces: an error, never a
+"""LOAD-7: the start of a log, by manifest, checkpoints and a killed broker's traces: an error, never a
 shorter or a longer log.
 """
 

@@ -353,6 +353,7 @@ def fails_to_be_undone(partition: Partition, stamp: Stamp, sequence: int) -> Enc
 
 
 def test_an_append_of_uncertain_fate_goes_in_once(partition: Partition) -> None:
+    """SEQ-3."""
     stamp = Stamp(A, 0)
     assert send(partition, stamp, 0, b"x" * 5000) == (0, 0)
     run = fails_to_be_undone(partition, stamp, 1)

@@ -54,7 +54,7 @@ def test_a_snapshot_that_is_removed_is_not_reported_as_damaged(
 
 @pytest.mark.parametrize("writes", [False, True], ids=["only read", "written"])
 def test_producers_are_known_after_any_number_of_openings(emptied: Path, writes: bool) -> None:
-    """An orderly close without a snapshot would mean that there were no producers."""
+    """SEQ-7: an orderly close without a snapshot would mean that there were no producers."""
     for _ in range(4):
         log, partition = opened(emptied)
         with log:

@@ -33,7 +33,7 @@ def test_records_deleted_up_to_a_segments_border_stay_deleted(
         append(log, 6)
         assert log.delete_records({TP: 4}) == {TP: 4}
         if points_first:
-            log._housekeeper.jobs.points()
+            log._housekeeper.jobs.write_points()
     with opened(tmp_path / "log") as log:
         assert log._engine.partition("t", 0).bounds().log_start == 4
 
@@ -92,8 +92,8 @@ def test_the_name_of_a_new_segment_is_on_disk_before_the_old_ones_go(tmp_path: P
 def test_no_power_loss_behind_retention_takes_what_stays(
     nursery: Nursery, tmp_path: Path, way: str
 ) -> None:
-    """Any of the names that change may have reached the disk, and any not: those of old segments,
-    and the active one's.
+    """LOAD-9: any of the names that change may have reached the disk, and any not: those of old
+    segments, and the active one's.
 
     It had lost them all at once; and one name in the middle left a gap, after which the library
     trusted no segment.

@@ -351,8 +351,8 @@ def test_who_waits_for_a_sync_takes_the_lock_of_a_syncer_that_died(tmp_path: Pat
 def test_a_slot_of_the_durable_record_that_is_on_disk_is_written_over_only_behind_a_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power loss in the middle of a write then leaves the other one; and not every store is
-    synced.
+    """SYNC-2: a power loss in the middle of a write then leaves the other one; and not every store
+    is synced.
     """
     record = page.DurableRecord(tmp_path, b"t" * 16)
     fd = os.open(tmp_path / "recording", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -438,10 +438,10 @@ def test_the_version_before_is_what_it_was(tmp_path: Path) -> None:
 def test_joined_segments_are_as_late_as_what_lies_before_them() -> None:
     one = manifest.SegmentInfo(0, 1, 1, max_timestamp=100, min_timestamp=50, lateness_ms=10)
     two = manifest.SegmentInfo(1, 1, 2, max_timestamp=90, min_timestamp=60, lateness_ms=0)
-    assert manifest.joined_times([one]) == (50, 10)
-    assert manifest.joined_times([one, two]) == (50, 40)
-    assert manifest.joined_times([two, one]) == (50, 40)
-    assert manifest.joined_times([one, two._replace(min_timestamp=-1)])[0] == -1
+    assert manifest.join_times([one]) == (50, 10)
+    assert manifest.join_times([one, two]) == (50, 40)
+    assert manifest.join_times([two, one]) == (50, 40)
+    assert manifest.join_times([one, two._replace(min_timestamp=-1)])[0] == -1
 
 
 def test_the_largest_timestamp_before_a_record_without_one_fits_the_files() -> None:
@@ -459,4 +459,4 @@ def test_the_largest_timestamp_before_a_record_without_one_fits_the_files() -> N
     builder.add(rows, np.zeros(2, np.uint64))
     assert (builder.min_timestamp, builder.lateness_ms) == (-1, 0)
     one = manifest.SegmentInfo(0, 70, 1, max_timestamp=2**63 - 1, min_timestamp=2**63 - 1)
-    assert manifest.joined_times([one, one._replace(base=1, min_timestamp=-1)])[1] < 2**63
+    assert manifest.join_times([one, one._replace(base=1, min_timestamp=-1)])[1] < 2**63

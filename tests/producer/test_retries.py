@@ -86,6 +86,7 @@ def failing(
 
 
 def test_batches_carry_a_producer_of_their_own_and_sequences_that_run_on(log: embedlog.Log) -> None:
+    """SEQ-4."""
     with log.producer(batch_size=150) as first, log.producer() as second:
         for number in range(30):
             first.send("one", b"%050d" % number)
@@ -263,6 +264,7 @@ def test_records_that_were_appended_and_deleted_are_not_appended_in_the_next_epo
 def test_what_is_given_up_leaves_its_epoch_behind(
     log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """SEQ-6."""
     with log.producer(retries=1, retry_backoff_ms=1) as producer:
         producer.send("one", b"a").result(10)
         failing(monkeypatch, log, [LockTimeoutError("held")] * 2)

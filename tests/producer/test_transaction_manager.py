@@ -96,7 +96,7 @@ def owner(monkeypatch: pytest.MonkeyPatch) -> FakeOwner:
 def producer(
     log: embedlog.Log, owner: FakeOwner, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[embedlog.Producer]:
-    monkeypatch.setitem(log._engine._transactions, None, FakeTransactions(owner))
+    monkeypatch.setattr(log._engine, "_transactions", FakeTransactions(owner))
     with log.producer(
         transactional_id="x", linger_ms=60_000, delivery_timeout_ms=600_000, max_block_ms=5000
     ) as made:
@@ -321,7 +321,7 @@ def test_a_record_that_fails_after_an_interrupted_commit_is_the_reason_of_the_ab
 def test_records_that_are_not_written_in_time_leave_the_commit_pending(
     log: embedlog.Log, owner: FakeOwner, stuck: Stuck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(log._engine._transactions, None, FakeTransactions(owner))
+    monkeypatch.setattr(log._engine, "_transactions", FakeTransactions(owner))
     with log.producer(transactional_id="x", max_block_ms=100) as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -399,7 +399,7 @@ def test_no_verb_inside_a_callback(ready: embedlog.Producer) -> None:
 def test_close_ends_what_is_open(
     log: embedlog.Log, owner: FakeOwner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(log._engine._transactions, None, FakeTransactions(owner))
+    monkeypatch.setattr(log._engine, "_transactions", FakeTransactions(owner))
     with log.producer(
         transactional_id="x", linger_ms=60_000, delivery_timeout_ms=600_000
     ) as producer:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import runpy
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,6 +31,7 @@ DOCUMENT = re.compile(r"(?<![\w*/-])([\w./-]*\w\.md)(?!\w)")
 MODULE = re.compile(
     r"`((?:admin|aio|columns|config|consumer|coordination|format|partition|producer|spark|storage)/[\w/]+)`"
 )
+RULE_OF_A_FILE = re.compile(r"^[ *]*([A-Z][A-Z0-9]+)-(\d+)  (?=\S)", re.MULTILINE)
 OLD_RULE = re.compile(r"\b[Rr]ules? \d")
 LOCAL_RULE = re.compile(r"^[ *]*[A-Z]{1,2}\d{1,2}  \S", re.MULTILINE)
 WRONG_KIP = re.compile(r"\bKIP(?:[ _]?\d|-\D)|\bkip-\d")
@@ -74,19 +73,22 @@ def anchors(page: Path) -> frozenset[str]:
 
 
 @cache
-def module_rules() -> Any:
-    return runpy.run_path(str(ROOT / "docs" / "generate.py"))["module_rules"]()
+def rules_of_the_protocol() -> dict[str, set[int]]:
+    """Numbers by prefix, of the protocol's page."""
+    numbers: dict[str, set[int]] = {}
+    for prefix, number in RULE_OF_THE_PAGE.findall((ROOT / "docs" / "protocol.md").read_text()):
+        numbers.setdefault(prefix, set()).add(int(number))
+    return numbers
 
 
 @cache
 def rules() -> dict[str, set[int]]:
-    """Numbers by prefix: of the protocol's page, and of the modules."""
-    registry: dict[str, set[int]] = {}
-    for prefix, number in RULE_OF_THE_PAGE.findall((ROOT / "docs" / "protocol.md").read_text()):
-        registry.setdefault(prefix, set()).add(int(number))
-    for prefixes in module_rules().values():
-        for prefix, numbers in prefixes.items():
-            registry.setdefault(prefix, set()).update(numbers)
+    """Numbers by prefix: of the protocol's page, and those that a file numbers at its top."""
+    registry = {prefix: set(numbers) for prefix, numbers in rules_of_the_protocol().items()}
+    for path in sorted(PACKAGE.rglob("*")):
+        if path.suffix in (".py", ".c", ".h"):
+            for prefix, number in RULE_OF_A_FILE.findall(path.read_text()):
+                registry.setdefault(prefix, set()).add(int(number))
     return registry
 
 
@@ -104,11 +106,23 @@ def test_links_and_anchors_exist(page: Path) -> None:
 
 
 def test_the_protocol_numbers_its_rules_without_gaps() -> None:
-    of_page: dict[str, set[int]] = {}
-    for prefix, number in RULE_OF_THE_PAGE.findall((ROOT / "docs" / "protocol.md").read_text()):
-        of_page.setdefault(prefix, set()).add(int(number))
-    for prefix, numbers in of_page.items():
+    for prefix, numbers in rules_of_the_protocol().items():
         assert numbers == set(range(1, len(numbers) + 1)), prefix
+
+
+def test_every_rule_of_the_protocol_is_cited_by_a_test() -> None:
+    cited = {
+        (match[1], int(match[2]))
+        for where, match in found(CITED_RULE)
+        if where.startswith("tests/")
+    }
+    missing = [
+        f"{prefix}-{number}"
+        for prefix, numbers in rules_of_the_protocol().items()
+        for number in sorted(numbers)
+        if (prefix, number) not in cited
+    ]
+    assert missing == []
 
 
 def test_a_cited_rule_exists() -> None:

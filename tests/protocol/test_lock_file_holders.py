@@ -1,5 +1,5 @@
-"""OPEN-1 and OPEN-2 beside other holders of `.lock`: processes that are not embedlog, and embedlog
-processes that leave.
+"""OPEN-1, OPEN-2 and OPEN-7 beside other holders of `.lock`: processes that are not embedlog; and
+OPEN-8 beside embedlog processes that leave.
 """
 
 from __future__ import annotations

@@ -325,6 +325,7 @@ def test_txn_2_an_old_marker_cannot_close_a_new_transaction(
 
 
 def test_txn_2_helpers_may_do_it_all_at_once(log: embedlog.Log, path: Path) -> None:
+    """TXN-3, too."""
     writer = begun(log)
     for partition in range(3):
         writer.write(b"x", partition=partition)

@@ -114,7 +114,7 @@ def test_the_page_of_a_killed_append_is_rebuilt(
 
 
 def test_a_changed_bit_of_a_closed_page_costs_no_record(tmp_path: Path, rng: random.Random) -> None:
-    """A page of an earlier incarnation is a lower bound at most (CONTROLPAGE-3)."""
+    """A page of an earlier incarnation is a lower bound at most."""
     with filled(tmp_path):
         pass
     wanted = list(WANTED)

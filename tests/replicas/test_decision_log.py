@@ -107,7 +107,7 @@ def test_epochs_are_compared_before_the_locks_of_a_decision(
     held = list[list[Any]]()
 
     def rows_at(*arguments: Any) -> Any:
-        held.append(list(lock_order._held()))
+        held.append(list(lock_order._locks_of_thread()))
         return read(*arguments)
 
     monkeypatch.setattr(lock_order, "enabled", True)

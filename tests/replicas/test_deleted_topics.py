@@ -305,7 +305,7 @@ def test_the_offsets_are_looked_for_once_for_all_new_names(
 def test_a_topic_that_is_deleted_during_a_creation_leaves_no_offset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]
 ) -> None:
-    """REPLICATEDTOPIC-3: the offsets of the other name are looked for. The deleting process is
+    """The offsets of the other name are looked for. The deleting process is
     killed after its decision.
     """
     with (

@@ -1,4 +1,4 @@
-"""Copies of the decision log that differ: what counts nowhere is cut, and nothing else."""
+"""QUORUM-8: copies of the decision log that differ. What counts nowhere is cut, and nothing else."""
 
 from __future__ import annotations
 

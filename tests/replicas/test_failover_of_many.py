@@ -112,7 +112,7 @@ def test_a_decision_loads_no_replica(tmp_path: Path, monkeypatch: pytest.MonkeyP
         decisions = log._engine.set.decisions  # type: ignore[attr-defined]
 
         def opened(state: PartitionState) -> None:
-            loaded.append((state.name, locks.owned(decisions._mutex)))
+            loaded.append((state.name, locks.is_owned(decisions._mutex)))
             load(state)
 
         monkeypatch.setattr(PartitionState, "_open_for_writing", opened)

@@ -190,6 +190,6 @@ def test_a_close_gives_all_slots_back(log: embedlog.Log, retire: Retire) -> None
     assert [each.node for each in writer.owner._slots] == [1, 2]
     liveness = log._engine.transactions.liveness
     assert isinstance(liveness, SetLiveness)
-    assert sum(len(each._held) for each in liveness._all_of_them()) == 2
+    assert sum(len(each._nonces) for each in liveness._all_slots()) == 2
     writer.owner.close()
-    assert not any(each._held for each in liveness._all_of_them())
+    assert not any(each._nonces for each in liveness._all_slots())

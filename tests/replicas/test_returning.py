@@ -192,7 +192,7 @@ def test_a_process_loads_nothing_of_the_directory_in_the_place_of_its_own(tmp_pa
             with pytest.raises(StorageError, match="the lock file of this directory was replaced"):
                 replica(before, 2).open()
             assert replication.read(page) == shown
-            assert page.alive()
+            assert page.is_alive()
             send(log, b"third")
             assert isr(log) == [1, 2, 3]
             assert values(log) == [b"first", b"second", b"third"]
@@ -336,8 +336,8 @@ def test_a_round_by_hand_passes_over_what_another_thread_opened_again(
     """
     with a_log(tmp_path, housekeeping=False) as log:
         keeper = cast("ReplicaHousekeeper", log._housekeeper)
-        listed = keeper._current()
-        monkeypatch.setattr(keeper, "_current", lambda: listed)
+        listed = keeper._usable_jobs()
+        monkeypatch.setattr(keeper, "_usable_jobs", lambda: listed)
         for each in listed[1:]:
             each.close()
         # as long as they count as the present ones

@@ -327,7 +327,7 @@ def test_liveness_a_member_whose_polls_stopped_comes_again_and_reports_what_it_l
     settle(reader)
     calls.take()
     before = reader.group_metadata().member_id
-    engine.liveness.leases[0].left = True
+    engine.liveness.leases[0].has_left = True
     reader._group.until_ns = 0
     settle(reader)
     assert calls.take() == [("lost", [B0]), ("assigned", [B0])]
@@ -339,7 +339,7 @@ def test_liveness_a_static_member_whose_polls_stopped_keeps_its_place(
 ) -> None:
     reader = member("b", group_instance_id="one")
     settle(reader)
-    engine.liveness.leases[0].left = True
+    engine.liveness.leases[0].has_left = True
     reader._group.until_ns = 0
     settle(reader)
     assert (engine.group().generation, reader.assignment()) == (1, {B0})
@@ -350,7 +350,7 @@ def test_liveness_a_lease_that_lapsed_is_renewed_before_the_group_is_looked_at(
 ) -> None:
     reader = member("b")
     settle(reader)
-    engine.liveness.leases[0].expired = True
+    engine.liveness.leases[0].is_expired = True
     reader._group.until_ns = 0
     fill(engine.partition("b", 0), 3)
     assert len(reader.poll()) == 3  # it kept the partition meanwhile

@@ -501,12 +501,12 @@ def test_a_task_opens_no_partition_that_it_does_not_read(
         startingOffsets='{"t": {"0": 100, "1": 90}}',
     )
     opened: set[int] = set()
-    opening = Engine._opened
+    opening = Engine._open_partition
 
     def noted(self: Engine, topic: Topic, number: int) -> Any:
         opened.add(number)
         return opening(self, topic, number)
 
-    monkeypatch.setattr(Engine, "_opened", noted)
+    monkeypatch.setattr(Engine, "_open_partition", noted)
     assert sum(batch.num_rows for batch in read(task, SCHEMA)) == 10
     assert opened == {1}

@@ -123,7 +123,7 @@ def test_a_page_that_was_closed_under_a_reader_is_no_page(tmp_path: Path) -> Non
         page = partition._state.page
         lost = system.lost_pages()
     assert page.read() is None
-    assert not page.alive()
+    assert not page.is_alive()
     assert system.lost_pages() == lost
 
 

@@ -49,7 +49,7 @@ def test_what_is_kept_stays_open_and_is_closed_behind_the_last_user(tmp_path: Pa
     kept = handles.acquire_kept(place, 0, ".log")
     assert kept is not None
     handles.forget(place)
-    assert kept.forgotten
+    assert kept.is_forgotten
     assert Path(f"/proc/self/fd/{kept.fd}").exists()
     handles.release_kept(kept)
     assert not Path(f"/proc/self/fd/{kept.fd}").exists()

@@ -71,7 +71,7 @@ def test_a_partition_with_segments_is_marked_before_it_is_loaded(
         log.create_topic("t")
         producer.send("t", b"first").result()
     (tmp_path / file_names.CLEAN_MARK).unlink()
-    assert not dirty_mark.may_wait(tmp_path / "t-0", preallocated=False)
+    assert not dirty_mark.can_sync_later(tmp_path / "t-0", preallocated=False)
     syncs = Syncs(monkeypatch)
     with embedlog.open(tmp_path, config={"housekeeping": False}) as log:
         opened = len(syncs.names)
@@ -81,5 +81,5 @@ def test_a_partition_with_segments_is_marked_before_it_is_loaded(
 
 
 def test_reserved_blocks_do_not_wait(tmp_path: Path) -> None:
-    assert dirty_mark.may_wait(tmp_path, preallocated=False)
-    assert not dirty_mark.may_wait(tmp_path, preallocated=True)
+    assert dirty_mark.can_sync_later(tmp_path, preallocated=False)
+    assert not dirty_mark.can_sync_later(tmp_path, preallocated=True)

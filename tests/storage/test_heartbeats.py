@@ -79,15 +79,15 @@ def test_whoever_runs_beats_until_the_end(here: Liveness, begin: Begin) -> None:
     before = threads()
     lease = begin()
     assert len(threads() - before) == 1
-    assert wait_for_beat(here, lease.process_slot).held
-    assert not lease.expired
+    assert wait_for_beat(here, lease.process_slot).is_held
+    assert not lease.is_expired
     lease.end()
     lease.end()
     assert threads() <= before  # those of earlier tests may end meanwhile
     assert here.slot_state(lease.process_slot) == SlotState(
         False, here.slot_state(lease.process_slot).heartbeat
     )
-    assert lease.expired
+    assert lease.is_expired
 
 
 def test_the_log_ends_its_leases_when_it_closes(mine: Liveness, begin: Begin) -> None:
@@ -96,8 +96,8 @@ def test_the_log_ends_its_leases_when_it_closes(mine: Liveness, begin: Begin) ->
     two = begin()
     mine.close()
     assert threads() <= before  # those of earlier tests may end meanwhile
-    assert one.expired
-    assert two.expired
+    assert one.is_expired
+    assert two.is_expired
 
 
 def test_a_lease_that_nobody_has_any_more_stops_beating(begin: Begin) -> None:
@@ -112,7 +112,7 @@ def test_an_end_that_comes_twice_does_not_end_the_successor(here: Liveness, begi
     second = begin()
     assert second.process_slot.slot == first.process_slot.slot
     first.end()
-    assert here.slot_state(second.process_slot).held
+    assert here.slot_state(second.process_slot).is_held
     assert here.slot_state(first.process_slot) == SlotState(False)
 
 
@@ -121,37 +121,37 @@ def test_polls_that_stop_are_told_to_all_and_beats_stop_with_them(
 ) -> None:
     lease = begin(poll_ms=30)
     wait_for_beat(here, lease.process_slot)
-    lease.polled()
-    until(lambda: here.slot_state(lease.process_slot).left, "the notice to others")
-    assert lease.left
-    assert lease.expired
+    lease.end_poll()
+    until(lambda: here.slot_state(lease.process_slot).has_left, "the notice to others")
+    assert lease.has_left
+    assert lease.is_expired
     sign = here.slot_state(lease.process_slot)
-    lease.polling()
-    assert lease.expired, "a poll that comes too late changes nothing"
+    lease.begin_poll()
+    assert lease.is_expired, "a poll that comes too late changes nothing"
     assert here.slot_state(lease.process_slot) == sign
     lease.renew()
-    assert not lease.expired
-    assert not here.slot_state(lease.process_slot).left
+    assert not lease.is_expired
+    assert not here.slot_state(lease.process_slot).has_left
     wait_for_beat(here, lease.process_slot)
 
 
 def test_inside_a_poll_nobody_is_late(here: Liveness, begin: Begin) -> None:
     lease = begin(poll_ms=30)
-    lease.polled()
-    lease.polling()
+    lease.end_poll()
+    lease.begin_poll()
     for _ in range(6):
         wait_for_beat(here, lease.process_slot)
-    assert not lease.left
-    assert not lease.expired
+    assert not lease.has_left
+    assert not lease.is_expired
 
 
 def test_a_poll_in_time_puts_the_next_one_off(here: Liveness, begin: Begin) -> None:
     lease = begin(poll_ms=1000)
     for _ in range(6):
-        lease.polling()
-        lease.polled()
+        lease.begin_poll()
+        lease.end_poll()
         wait_for_beat(here, lease.process_slot)
-    assert not lease.left
+    assert not lease.has_left
 
 
 @pytest.mark.parametrize("mutant", ["", "no_lease_check"])
@@ -163,18 +163,18 @@ def test_a_beat_that_cannot_be_written_is_none(mine: Liveness, begin: Begin, mut
     writing = os.dup(mine._holder_fd)
     reading = os.open(mine.path, os.O_RDONLY)
     os.dup2(reading, mine._holder_fd)
-    until(lambda: lease.expired, "the lease to expire")
+    until(lambda: lease.is_expired, "the lease to expire")
     with pytest.raises(StorageError, match="renew"):
         lease.renew()
     os.dup2(writing, mine._holder_fd)
-    assert lease.expired
+    assert lease.is_expired
     if mutant:
         with mutated(mutant):
-            assert not lease.expired, (
+            assert not lease.is_expired, (
                 "the mutant still counts its lease as valid, though others may have taken its place"
             )
     lease.renew()
-    assert not lease.expired
+    assert not lease.is_expired
     os.close(writing)
     os.close(reading)
 
@@ -215,9 +215,9 @@ def test_a_thread_needs_a_file_to_write_to(tmp_path: Path) -> None:
 def test_an_entry_has_the_layout_that_the_documents_say(mine: Liveness, begin: Begin) -> None:
     mine.begin()
     lease = begin(poll_ms=1)
-    lease.polled()
-    until(lambda: lease.left, "the polls to be late")
-    until(lambda: mine.slot_state(lease.process_slot).left, "the notice")
+    lease.end_poll()
+    until(lambda: lease.has_left, "the polls to be late")
+    until(lambda: mine.slot_state(lease.process_slot).has_left, "the notice")
     entry = (mine.path).read_bytes()[SLOT_BYTES : 2 * SLOT_BYTES]
     assert entry[:8] == lease.process_slot.nonce.to_bytes(8, "big")
     assert int.from_bytes(entry[8:16], "big") == mine.slot_state(lease.process_slot).heartbeat > 0
@@ -266,7 +266,7 @@ def test_member_4_who_was_frozen_knows_it_before_it_goes_on(
     assert victim.call("lease_state") == (False, False)
     victim.stop()
     frozen = here.slot_state(process_slot)
-    assert frozen.held, "a frozen process may come back"
+    assert frozen.is_held, "a frozen process may come back"
     clock = system.boot_ns() + 2 * SESSION_MS * 1_000_000
     until(lambda: system.boot_ns() > clock, "its session to be over")
     assert here.slot_state(process_slot) == frozen
@@ -318,9 +318,9 @@ def test_member_5_a_killed_one_is_dead_at_once_whatever_its_session(
     victim = nursery.spawn()
     here = until_end.enter_context(closing(Liveness(tmp_path)))
     process_slot = ProcessSlot(*victim.call("lease", str(tmp_path), LONG_MS, HEARTBEAT_MS))
-    assert here.slot_state(process_slot).held
+    assert here.slot_state(process_slot).is_held
     victim.kill()
-    assert not here.slot_state(process_slot).held
+    assert not here.slot_state(process_slot).is_held
 
 
 @pytest.mark.parametrize("mutant", ["", "keep_inherited"])
@@ -335,7 +335,7 @@ def test_life_1_a_forked_child_does_not_keep_its_parent_alive(
     try:
         wait_for_beat(here, process_slot)
         victim.kill()
-        assert here.slot_state(process_slot).held == bool(mutant)
+        assert here.slot_state(process_slot).is_held == bool(mutant)
         assert state_of(child) in ("S", "R"), "and yet the child runs"
     finally:
         os.kill(child, signal.SIGKILL)
@@ -349,13 +349,13 @@ def test_a_forked_child_ends_nothing_of_its_parents(until_end: ExitStack, tmp_pa
     )
     pid = os.fork()
     if pid == 0:
-        code = 0 if lease.expired else 1
-        lease.polling()
-        lease.polled()
+        code = 0 if lease.is_expired else 1
+        lease.begin_poll()
+        lease.end_poll()
         lease.end()
         mine.close()
         os._exit(code)
     assert os.waitpid(pid, 0)[1] == 0
-    assert wait_for_beat(here, lease.process_slot).held
-    assert not lease.expired
+    assert wait_for_beat(here, lease.process_slot).is_held
+    assert not lease.is_expired
     mine.close()

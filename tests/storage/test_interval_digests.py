@@ -221,7 +221,7 @@ def stored(path: Path, base: int) -> list[tuple[int, int]]:
     records = [raw[at : at + 16] for at in range(0, len(raw), 16)]
     found = [(int.from_bytes(each[:4], "big"), int.from_bytes(each[8:], "big")) for each in records]
     assert [
-        interval_digests.record(base, number, *each) for number, each in enumerate(found)
+        interval_digests.encode_record(base, number, *each) for number, each in enumerate(found)
     ] == records, "checks"
     return found
 
@@ -413,7 +413,7 @@ def test_reading_ends_where_it_can_be_compared(
     for position, _ in heads(raw):
         if position and data.draw(st.booleans()):
             places.append(position)
-            records.append(interval_digests.record(base, len(places) - 1, position, digest))
+            records.append(interval_digests.encode_record(base, len(places) - 1, position, digest))
         digest = xxhash.xxh3_64_intdigest(raw[position : position + 21], digest)
     lost = data.draw(st.sets(st.integers(0, max(len(records) - 1, 0))))
     held = [place for number, place in enumerate(places) if number not in lost]
@@ -465,7 +465,7 @@ def test_a_file_without_end_has_no_more_records_than_its_segment_has_batches(
     (digests,) = path.glob("embedlog.digests-*")
     before = digests.stat().st_size // interval_digests.RECORD_BYTES
     os.truncate(digests, 1 << 42)
-    with interval_digests.opened(path, 0) as records:
+    with interval_digests.open_records(path, 0) as records:
         assert records is not None
         assert (
             before <= records._file._file.count <= (path / f"{0:020d}.log").stat().st_size // 61 + 1

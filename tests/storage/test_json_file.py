@@ -78,4 +78,4 @@ def test_entries_that_change_one_by_one_give_the_file_of_the_whole_document(
         document["checksum"] = checksum(document)
         expected = (json.dumps(document, indent=1) + "\n").encode()
         assert KIND.encode(7, {"things": inside}, others) == expected
-        assert KIND.encode(7, {"things": entries.encoded()}, others) == expected
+        assert KIND.encode(7, {"things": entries.encode()}, others) == expected

@@ -73,9 +73,9 @@ def test_paths_that_only_look_odd_are_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert location.checked(text) == tmp_path / text
+    assert location.check_path(text) == tmp_path / text
     if not text.startswith("."):  # which a Path leaves out
-        assert location.checked(Path(text)) == tmp_path / text
+        assert location.check_path(Path(text)) == tmp_path / text
 
 
 @pytest.mark.parametrize("text", ["localhost:9092", "~/x", "s3:/b"])

@@ -25,20 +25,20 @@ SOON = QUIET | {"lock.timeout.ms": 50}
 def test_a_lock_is_held_by_whom_the_kernel_says(nursery: Nursery, tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"pid 999999999 on elsewhere")
-    assert lock_holders.held_by(path) == ""
-    assert lock_holders.held_by(tmp_path / "absent") == ""
+    assert lock_holders.name_holders(path) == ""
+    assert lock_holders.name_holders(tmp_path / "absent") == ""
     lock = locks.LockFile(path)
     try:
-        assert lock_holders.held_by(path) == ""  # open is not locked
+        assert lock_holders.name_holders(path) == ""  # open is not locked
         assert lock.owner().startswith("pid 999999999")
         assert lock.try_lock()
-        assert f"pid {os.getpid()} (this process)" in lock_holders.held_by(path)
+        assert f"pid {os.getpid()} (this process)" in lock_holders.name_holders(path)
         lock.unlock()
         assert lock.try_lock(exclusive=False)
         assert f"pid {os.getpid()}" in lock.owner()
     finally:
         lock.close()
-    assert lock_holders.held_by(path) == ""
+    assert lock_holders.name_holders(path) == ""
 
 
 def test_another_opening_in_this_process_is_named_as_such(tmp_path: Path) -> None:
@@ -50,8 +50,8 @@ def test_another_opening_in_this_process_is_named_as_such(tmp_path: Path) -> Non
         ):
             log.add_directory(tmp_path / "d2")
         second.close()
-        assert lock_holders.held_by(path / ".lock", own=1) == ""
-        assert f"pid {os.getpid()} (this process)" in lock_holders.held_by(path / ".lock")
+        assert lock_holders.name_holders(path / ".lock", own=1) == ""
+        assert f"pid {os.getpid()} (this process)" in lock_holders.name_holders(path / ".lock")
 
 
 def test_the_holder_of_a_closed_directory_is_named_if_it_is_this_process(closed: Path) -> None:

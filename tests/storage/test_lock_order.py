@@ -29,13 +29,13 @@ A_WHOLE_LIFE = """
             log.housekeep()
             log.create_partitions("t", 3)
             log._housekeeper._work()
-            log._housekeeper.jobs.points()
+            log._housekeeper.jobs.write_points()
             log.delete_topic("t")
             log.create_topic("u")
         with embedlog.open(sys.argv[1]) as log:
             log.delete_topic("u")
     from embedlog.storage import lock_order
-    assert lock_order.enabled and not lock_order._held()
+    assert lock_order.enabled and not lock_order._locks_of_thread()
 """
 
 

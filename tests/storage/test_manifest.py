@@ -39,11 +39,11 @@ def test_a_manifest_that_is_damaged_in_the_middle_is_written_anew(closed: Path) 
     flip(path, 32 + 100, 3)
     damaged = Manifest(closed, TOPIC)
     damaged.refresh()
-    assert not damaged.whole
+    assert not damaged.is_whole
     damaged.note(Start(5), SegmentInfo(7, 1, 8))
     again = Manifest(closed, TOPIC)
     again.refresh()
-    assert again.whole
+    assert again.is_whole
     assert again.start == Start(5)
     assert set(again.segments) == set(damaged.segments)
     assert again.closed is None

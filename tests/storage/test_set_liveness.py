@@ -88,7 +88,7 @@ def test_a_slot_that_no_directory_shows_has_ended_unless_one_is_away(
     assert not view.slots.probe(never)
     view.without(places[0])
     state = view.slots.slot_state(never)
-    assert (state.held, state.heartbeat) == (True, 0), "it may be in the directory that is away"
+    assert (state.is_held, state.heartbeat) == (True, 0), "it may be in the directory that is away"
 
 
 def test_a_removed_directory_still_shows_its_slots_to_those_who_have_it_open(
@@ -135,7 +135,7 @@ def test_a_slot_names_its_directory(places: list[Path], stack: ExitStack) -> Non
 def test_a_slot_in_a_directory_that_left_the_set_counts_as_held(
     places: list[Path], stack: ExitStack
 ) -> None:
-    """SETLIVENESS-6: a process that has opened the directory before still sees its end."""
+    """A process that has opened the directory before still sees its end."""
     one = a_view(stack, *places)
     before = a_view(stack, *places)
     after = a_view(stack, *places[1:])
@@ -180,7 +180,7 @@ def test_without_a_usable_directory_there_is_no_slot(stack: ExitStack) -> None:
 def test_a_slot_begins_in_the_next_directory_if_the_loss_of_the_first_one_is_not_noticed(
     places: list[Path], stack: ExitStack
 ) -> None:
-    """SETLIVENESS-5."""
+    """A directory counts as usable until a call has noticed its loss."""
     view = a_view(stack, *places)
     other = a_view(stack, *places[1:])
     places[0].rename(places[0].with_name("lost"))
@@ -250,7 +250,7 @@ def test_a_slot_is_in_the_file_that_a_replaced_directory_has_now(
     places: list[Path], stack: ExitStack
 ) -> None:
     """The descriptors were those of the removed file: other processes took each later holder for
-    dead (SETLIVENESS-7).
+    dead.
     """
     view = a_view(stack, *places)
     other = a_view(stack, *places)
@@ -272,6 +272,6 @@ def test_a_slot_is_in_the_file_that_a_replaced_directory_has_now(
         assert each.slots.probe(after)
         assert each.slots.probe(another.process_slot)
     assert view.slots.probe(before)
-    assert other.slots.probe(before), "its descriptor shows the removed file (SETLIVENESS-3)"
+    assert other.slots.probe(before), "its descriptor shows the removed file"
     view.slots.end(after)
     assert not later.slots.probe(after)

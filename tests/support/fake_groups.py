@@ -46,18 +46,18 @@ class FakeLease:
 
     def __init__(self, process_slot: ProcessSlot) -> None:
         self.process_slot = process_slot
-        self.expired = self.left = self.ended = False
+        self.is_expired = self.has_left = self.ended = False
         self.renewed_count = 0
 
     @property
     def good_until_ns(self) -> int:
-        return 0 if self.expired else 1 << 62
+        return 0 if self.is_expired else 1 << 62
 
-    def polling(self) -> None: ...
-    def polled(self) -> None: ...
+    def begin_poll(self) -> None: ...
+    def end_poll(self) -> None: ...
 
     def renew(self) -> None:
-        self.expired = self.left = False
+        self.is_expired = self.has_left = False
         self.renewed_count += 1
 
     def end(self) -> None:
@@ -79,7 +79,7 @@ class FakeLiveness:
 
     def slot_state(self, process_slot: ProcessSlot) -> SlotState:
         lease = self.leases[process_slot.slot]
-        return SlotState(not lease.ended, lease.renewed_count, lease.left)
+        return SlotState(not lease.ended, lease.renewed_count, lease.has_left)
 
 
 class FakeTopic:

@@ -140,7 +140,7 @@ class Watch:
         if (
             observed is None
             or observed.process_slot != member.process_slot
-            or (slot_state.held and slot_state.heartbeat != observed.heartbeat)
+            or (slot_state.is_held and slot_state.heartbeat != observed.heartbeat)
         ):
             observed = self._heartbeats[member.member_id] = _ObservedHeartbeat(
                 member.process_slot, slot_state.heartbeat, now_ns
@@ -149,9 +149,9 @@ class Watch:
             return Verdict.EXPIRED
         if member.instance_id is not None:
             return None
-        if not slot_state.held:
+        if not slot_state.is_held:
             return Verdict.DEAD
-        return Verdict.LEFT if slot_state.left else None
+        return Verdict.LEFT if slot_state.has_left else None
 
     def _still_holds(self, member: Member, verdict: Verdict) -> bool:
         observed = self._heartbeats.get(member.member_id)
@@ -159,8 +159,8 @@ class Watch:
         if observed is None or observed.process_slot != member.process_slot:
             return False
         if verdict is Verdict.EXPIRED:
-            return not slot_state.held or slot_state.heartbeat == observed.heartbeat
-        return slot_state.left if verdict is Verdict.LEFT else not slot_state.held
+            return not slot_state.is_held or slot_state.heartbeat == observed.heartbeat
+        return slot_state.has_left if verdict is Verdict.LEFT else not slot_state.is_held
 
     def _slot_state(self, member: Member) -> SlotState:
         """A member without a process slot was written by a broker; its clients cannot reach this

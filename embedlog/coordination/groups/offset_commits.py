@@ -44,7 +44,7 @@ from embedlog.errors import (
 from embedlog.format.record_columns import Stamp
 from embedlog.group import Group, Refusal
 from embedlog.partition.interposer import commit_begins, commit_succeeded
-from embedlog.storage.call_deadline import bounded
+from embedlog.storage.call_deadline import bound_deadline
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, topic_partitions
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Offsets:
         """The deadline of a call, or else that of `lock.timeout.ms`."""
         if deadline_ns is not None:
             return deadline_ns
-        return bounded(system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000)
+        return bound_deadline(system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000)
 
     def entries(self, group_id: str) -> GroupEntries | None:
         """The view of a group's partition; None if the partition was never written. Takes no lock,

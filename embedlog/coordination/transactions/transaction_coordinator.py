@@ -64,7 +64,7 @@ from embedlog.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from embedlog.storage.call_deadline import bounded
+from embedlog.storage.call_deadline import bound_deadline
 from embedlog.storage.liveness import Liveness
 from embedlog.storage.parallel_syncs import TransactionSyncs
 from embedlog.transaction import PREPARED, Refusal, Status, Transaction
@@ -152,7 +152,7 @@ class Transactions:
         """The deadline of a call, or else that of `lock.timeout.ms`."""
         if deadline_ns is not None:
             return deadline_ns
-        return bounded(system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000)
+        return bound_deadline(system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000)
 
     def while_undecided(self, call: Callable[[], T]) -> T:
         """The result of a call during which nothing is registered, decided or completed.

@@ -45,7 +45,7 @@ from embedlog.errors import (
 )
 from embedlog.format.record_batch import Stamp
 from embedlog.partition.interposer import commit_begins, commit_succeeded
-from embedlog.storage.call_deadline import bounded_waits
+from embedlog.storage.call_deadline import bound_waits
 from embedlog.transaction import PREPARED, SETTLED, Outcome, Refusal, Status, Transaction
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ class TransactionalIdOwner:
                 unwritten[partition.topic, partition.number] = (partition, run, progress)
         if not unwritten:
             return
-        with bounded_waits(until):
+        with bound_waits(until):
             for partition, _, _ in unwritten.values():
                 partition.open()
         self._registration_tried = True
@@ -345,7 +345,7 @@ class TransactionalIdOwner:
         stamp = self.stamp
         appended = None
         self._registration_tried = True
-        with bounded_waits(deadline_ns):
+        with bound_waits(deadline_ns):
             partition.open()  # may be slow
         write = partial(self._write_first, partition, run, progress)
         is_registration_committed = False

@@ -35,7 +35,7 @@ from embedlog.partition.replication.known_high_watermark import known_high_water
 from embedlog.partition.segment_info import built_info
 from embedlog.partition.sync import Syncer
 from embedlog.storage import checkpoints, file_names, files, interval_digests
-from embedlog.storage.manifest import SegmentInfo, joined_times
+from embedlog.storage.manifest import SegmentInfo, join_times
 
 logger = logging.getLogger("embedlog")
 
@@ -314,7 +314,9 @@ class _Output:
             )
         with files.opened(self._path, files.WRITE) as fd:
             files.write_all(fd, data, self._size, self._path)
-        self._builder.add(scanned.batches, interval_digests.before(data, scanned.batches, digest))
+        self._builder.add(
+            scanned.batches, interval_digests.digests_before(data, scanned.batches, digest)
+        )
         self._epoch = int(scanned.batches["leader_epoch"][-1])
         self._size += len(data)
 
@@ -347,7 +349,7 @@ class _Output:
         if facts is not None:
             files.set_modified(self._path, facts.modified_ns)
         files.sync_directory(self._directory)
-        oldest_ms, lateness_ms = joined_times(group)
+        oldest_ms, lateness_ms = join_times(group)
         return built_info(
             builder, self._size, last.next_offset, self._chain.digest, self._epoch
         )._replace(

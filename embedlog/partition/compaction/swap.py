@@ -137,7 +137,7 @@ def _swap(
     system.point("swap-step")
     # the removal of the old digests is on disk before other batches are there
     files.sync_directory(directory)
-    interval_digests.write(directory, made.base, records, 0, held.mode)
+    interval_digests.write_records(directory, made.base, records, 0, held.mode)
     for suffix in file_names.SEGMENT_SUFFIXES:
         path = file_names.segment_path(directory, made.base, suffix + file_names.SWAP)
         if files.exists(path):

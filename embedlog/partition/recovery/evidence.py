@@ -178,7 +178,7 @@ class Evidence:
             raise self._missing(
                 start.offset, f"a log from offset {start.offset} on", f"offset {first}"
             )
-        elif loading.log_start > start.offset and not self._manifest.whole:
+        elif loading.log_start > start.offset and not self._manifest.is_whole:
             self.log_start = loading.log_start  # the manifest lost its end with the newer start
         elif loading.log_start > start.offset and not loading.in_set:
             # a replica may begin again below
@@ -356,7 +356,7 @@ class Evidence:
         closed = self._closed
         found = []
         info = self._known.get(base)
-        # else a cut may have followed (MANIFEST-5)
+        # else a cut may have followed
         if info is not None and (strict or closed is None or closed.base != base):
             found.append(_point(info, info.next_offset <= self.end and (strict or clean)))
         if closed is not None and closed.base == base:

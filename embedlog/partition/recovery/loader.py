@@ -275,8 +275,8 @@ class _Loader:
         """
         if not entries:
             return interval_digests.State()
-        with interval_digests.opened(self.directory, base) as records:
-            return records.seed(entries - 1, start) if records is not None else None
+        with interval_digests.open_records(self.directory, base) as records:
+            return records.state_at(entries - 1, start) if records is not None else None
 
     def _walked_from(
         self, path: Path, chain: Chain, start: int, size: int, last_offset: int | None
@@ -322,7 +322,7 @@ class _Loader:
         epochs = self.epochs if own else None
         with (
             files.opened(path) as fd,
-            interval_digests.opened(self.directory, base, usable=own) as records,
+            interval_digests.open_records(self.directory, base, usable=own) as records,
         ):
             walk = segment.Walk(
                 fd, path, chain, 0, end, records, epochs, bounded=self.evidence.is_described(base)
@@ -365,7 +365,7 @@ class _Loader:
             end = following
             gapless = False
         times: Published | SegmentInfo | index.Builder = (
-            self.manifest.times_known(base, walk.end, chain.digest) or builder
+            self.manifest.find_times(base, walk.end, chain.digest) or builder
         )
         floor = self.loading.floor
         if floor is not None and (floor.segment_base, floor.segment_size, floor.digest) == (
@@ -406,7 +406,7 @@ class _Loader:
         bases = batches["base_offset"]
         epochs = batches["leader_epoch"]
         if self.loading.foreign and self.epochs_agree:
-            self.epochs_agree = self.epochs.disagreement(bases, epochs) is None
+            self.epochs_agree = self.epochs.find_disagreement(bases, epochs) is None
         for epoch, base in zip(epochs.tolist(), bases.tolist(), strict=True):
             self._note_epoch(epoch, base)
 

@@ -268,7 +268,7 @@ def _batches(directory: Path, base: int, now: Published, *, digests: bool) -> It
     path = file_names.segment_path(directory, base)
     with (
         files.opened(path) as fd,
-        interval_digests.opened(directory, base, usable=digests) as records,
+        interval_digests.open_records(directory, base, usable=digests) as records,
     ):
         walk = segment.Walk(fd, path, Chain(base, gaps_allowed=True), 0, size, records)
         yield from walk

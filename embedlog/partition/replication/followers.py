@@ -117,7 +117,7 @@ class Followers:
         self._answered_ns = at_ns
         found = self._direct
         if found is not None:
-            found.native.answered(at_ns)
+            found.native.note_answer(at_ns)
 
     def append(self, progress: AppendProgress, deadline_ns: int, known: Any) -> int:
         """Append the rest of a run; a code of `system.Writer.append`. The progress shows what was
@@ -176,7 +176,7 @@ class Followers:
             found = self._direct = DirectReplicas(
                 self._leader.state, self._states, self._epoch, self.needed, used, self._probes
             )
-            found.native.answered(self._answered_ns)
+            found.native.note_answer(self._answered_ns)
         return found.native
 
 

@@ -287,7 +287,7 @@ class LockedReplica:
 
 def begun(before: EpochCache, now: Published, replica: Replica, epoch: int) -> EpochCache:
     """The epochs of a leader that begins an epoch above that of its page."""
-    after = EpochCache.rising(entry for entry in before.entries if entry[0] < epoch)
+    after = EpochCache.from_rising(entry for entry in before.entries if entry[0] < epoch)
     if replica.role == replication.ROLE_LEADER and replica.epoch_start < now.log_end:
         # the interrupted beginning replaced an epoch without a batch
         after.assign(now.epoch, replica.epoch_start)
@@ -304,7 +304,7 @@ def joined(before: EpochCache, now: Published, epoch: int) -> EpochCache:
 
 def with_batches(epochs: EpochCache, log_end: int) -> EpochCache:
     """The epochs that have a batch below the log end."""
-    return EpochCache.rising(entry for entry in epochs.entries if entry[1] < log_end)
+    return EpochCache.from_rising(entry for entry in epochs.entries if entry[1] < log_end)
 
 
 def _end_of(rows: Batches) -> int:

@@ -106,7 +106,7 @@ class ReplicaLog:
         mapped = state.page_file
         if mapped is not None and not state.closed and not state.context.read_only:
             found = replication.read(mapped.page)
-            if found is not None and mapped.page.alive():
+            if found is not None and mapped.page.is_alive():
                 return found
         now = state.published()  # maps the page again if it was replaced
         if state.page_file is None:

@@ -96,7 +96,7 @@ def _in_page(page: Page) -> Position | None:
     complete.
     """
     found = replication.read(page)
-    if found is None or not page.alive() or page.word(system.WORD_CUT_INTENT):
+    if found is None or not page.is_alive() or page.word(system.WORD_CUT_INTENT):
         return None
     now: Published = found[0]
     replica: Replica = found[1]

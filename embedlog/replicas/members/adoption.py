@@ -75,7 +75,7 @@ def begin(path: Path, *, deadline_ns: int, mode: int = 0o666) -> None:
     """
     with set_up.open_locks([path], deadline_ns, mode):
         if set_up.is_used(path):
-            raise lock_holders.in_use(
+            raise lock_holders.in_use_error(
                 "a process opened the log before it became a set", path / file_names.BROKER_LOCK
             )
         if members.read(path) is None:
@@ -94,17 +94,18 @@ def held_topics(directory: LogDirectory) -> tuple[HeldTopic, ...]:
     """
     found = []
     for topic in directory.registry.all():
-        if topic.name == LOG or not topic.finished:
+        if topic.name == LOG or not topic.is_finished:
             continue
-        if len(topic.here) < topic.partitions:
+        if len(topic.usable_numbers) < topic.partitions:
             raise ReplicaSetError(
                 f"the directory has some partitions of the topic {topic.name!r} only",
                 expected=f"0 to {topic.partitions - 1}",
-                found=str(list(topic.here))[:100],
+                found=str(list(topic.usable_numbers))[:100],
                 paths=[os.fspath(directory.path)],
             )
         places = [
-            directory.path / file_names.partition_name(topic.name, number) for number in topic.here
+            directory.path / file_names.partition_name(topic.name, number)
+            for number in topic.usable_numbers
         ]
         epochs = tuple(
             checkpoints.read_epochs(path / file_names.EPOCHS).latest_epoch + 1 for path in places

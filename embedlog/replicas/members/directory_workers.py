@@ -35,7 +35,7 @@ from embedlog._native.scope import Guard, stack
 from embedlog._native.threads import start
 from embedlog.errors import EmbedlogError, LockTimeoutError, StorageError
 from embedlog.storage import file_names, files
-from embedlog.storage.call_deadline import NEVER_NS, Standing, standing, stands_in
+from embedlog.storage.call_deadline import NEVER_NS, Standing, stand_in_for, standing_of_thread
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class _Job:
 
     def __init__(self, call: Callable[[], object]) -> None:
         self.call = call
-        self.standing: Standing = standing()
+        self.standing: Standing = standing_of_thread()
         self.put_ns = system.boot_ns()
         # whoever takes it first decides: the thread begins the call, or the caller gives up
         self.turn = _thread.allocate_lock()
@@ -77,7 +77,7 @@ class _Job:
         if not self.turn.acquire(False):
             return
         try:
-            with stands_in(self.standing):
+            with stand_in_for(self.standing):
                 self.result = self.call()
         except BaseException as problem:  # noqa: BLE001  (raised in the thread of the caller)
             self.problem = problem
@@ -157,7 +157,7 @@ class Lane:
 
         After `limit_ns`, by default that of the directory, it raises StorageError with ETIMEDOUT:
         the directory hangs. A deadline before that shows nothing about the directory:
-        LockTimeoutError (CALLDEADLINE-2). The call may still go on after both.
+        LockTimeoutError. The call may still go on after both.
         """
         if self.is_inside():
             return call()

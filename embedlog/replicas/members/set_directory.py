@@ -79,9 +79,9 @@ class SetDirectory:
         if (
             retired
             or topic is None
-            or not topic.finished
+            or not topic.is_finished
             or topic.id_bytes != topic_id.bytes
-            or number not in topic.here
+            or number not in topic.usable_numbers
         ):
             if self.log_directory.read_only:
                 name = file_names.partition_name(decided.name, number)
@@ -147,7 +147,7 @@ class SetDirectory:
         """
         registry = self.log_directory.registry
         ids = {id_text(each.bytes): each for each in state.topics}
-        found = [each for each in registry.all() if each.finished and each.topic_id in ids]
+        found = [each for each in registry.all() if each.is_finished and each.topic_id in ids]
         decided = [(each, topic_of(state, ids[each.topic_id]).config) for each in found]
         if any(each.config != config for each, config in decided):
             with self.log_directory.topic_changes.begin():
@@ -156,7 +156,7 @@ class SetDirectory:
                     if (
                         now is not None
                         and now.topic_id == each.topic_id
-                        and now.finished
+                        and now.is_finished
                         and now.config != config
                     ):
                         registry.put(now._replace(config=config))
@@ -271,7 +271,7 @@ class SetDirectory:
         which are lost (PROMISE-3).
         """
         topic = self.log_directory.registry.get(LOG)
-        if topic is None or not topic.finished:
+        if topic is None or not topic.is_finished:
             topic = self._bring(
                 Topic(LOG, id_of_name(LOG), 1, {"cleanup.policy": "compact"}, "creating")
             )

@@ -6,7 +6,7 @@ REPLICAEVENT-1  the process that decides a change of a leader, an ISR or an assi
     whose result is not known have none
 REPLICAEVENT-2  a shrink and an expansion are counted by the decided ISR, an election by its new
     leader epoch. A refused change of the ISR is a failed update
-REPLICAEVENT-3  the counters are those of this process; rates cover the last minute (METRICS-1)
+REPLICAEVENT-3  the counters are those of this process; rates cover the last minute
 REPLICAEVENT-4  the C core counts copied bytes in each writer. A directory that is opened again
     keeps its earlier count
 REPLICAEVENT-5  the line of an unclean election is a WARNING, with the replicas whose records may be

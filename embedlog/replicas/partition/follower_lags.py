@@ -6,7 +6,7 @@ FOLLOWERLAG-1  each chunk of a copy is a look (LAG-1). A follower that does not 
     written
 FOLLOWERLAG-2  time in which this process does not copy to a follower does not count: a pause of the
     copying process is no lag
-FOLLOWERLAG-3  a copy ends at its deadline (or earlier: CALLDEADLINE-3), after the chunk in
+FOLLOWERLAG-3  a copy ends at its deadline (or earlier: `work_end`), after the chunk in
     progress; also one that begins later copies a chunk
 """
 

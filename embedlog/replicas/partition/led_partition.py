@@ -32,7 +32,7 @@ from embedlog.errors import (
 )
 from embedlog.format.visibility import end_offset
 from embedlog.replicas.partition.leaders import Leader, LeaderChanged
-from embedlog.storage.call_deadline import bounded, bounded_waits
+from embedlog.storage.call_deadline import bound_deadline, bound_waits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,12 +79,12 @@ class LedPartition:
     # ---- the leader ------------------------------------------------------------------------------
 
     def deadline(self) -> int:
-        """The deadline (boot clock, ns) of work that begins at this call (CALLDEADLINE-1)."""
-        return bounded(system.boot_ns() + self._timeout_ms * 1_000_000)
+        """The deadline (boot clock, ns) of work that begins at this call."""
+        return bound_deadline(system.boot_ns() + self._timeout_ms * 1_000_000)
 
     def _until(self, deadline_ns: int | None) -> int:
         """The deadline of a call, that of the caller or of this partition."""
-        return self.deadline() if deadline_ns is None else bounded(deadline_ns)
+        return self.deadline() if deadline_ns is None else bound_deadline(deadline_ns)
 
     def _led(self, deadline_ns: int, *, show: bool = True) -> Leader:
         """The leader, if its page still shows the epoch; otherwise the next one. `show`: as of
@@ -176,7 +176,7 @@ class LedPartition:
     def _at_once(self, call: Callable[[Partition], T]) -> T | None:
         """As `_at_leader`, without a wait; None if there is no leader now."""
         try:
-            with bounded_waits(system.boot_ns()):
+            with bound_waits(system.boot_ns()):
                 return self._at_leader(call)
         except (LeaderNotAvailableError, LockTimeoutError):
             return None
@@ -251,7 +251,7 @@ class LedPartition:
         until = (
             self.deadline()
             if since_ns is None
-            else bounded(since_ns + self._timeout_ms * 1_000_000)
+            else bound_deadline(since_ns + self._timeout_ms * 1_000_000)
         )
         while True:
             version = self._replicas.version()

@@ -1,7 +1,7 @@
 """This module puts several replicas of one partition on stable storage at the same time.
 
 PARALLELSYNC-1  the slowest directory determines the time (REPLICA-14); an error belongs to one
-    directory (PARALLELSYNCS-1 to -3)
+    directory (`storage/parallel_syncs`)
 PARALLELSYNC-2  a member that fails between the commit and the sync leaves the ISR before the others
     are enough
 PARALLELSYNC-3  the durable offset of an ISR comes from one reading of the leader's page, and one
@@ -63,7 +63,7 @@ def commit_and_sync(
     others are enough.
 
     Raises LeaderChanged if that of the leader fails, and the errors of a commit. It ends at the
-    deadline (PARALLELSYNCS-2).
+    deadline.
     """
     while True:
         replicas.commit(leader, end, deadline_ns)

@@ -40,7 +40,7 @@ from embedlog.replicas.partition.copy_rate import RateLimit, Throttle, is_thrott
 from embedlog.replicas.rules.events import Place, Refusal
 from embedlog.replicas.rules.records import NO_LEADER
 from embedlog.replicas.rules.records import Partition as Decided
-from embedlog.storage.call_deadline import NEVER_NS, bounded, wait_end
+from embedlog.storage.call_deadline import NEVER_NS, bound_deadline, wait_end
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -117,7 +117,7 @@ class PartitionDirectories:
     ) -> bool:
         """Sleep until the next decision after a version or a committed record at a tail, at most
         until the deadline, or for CHECK_NS. False without a sleep at the deadline, and if this
-        thread has other work (CALLDEADLINE-3).
+        thread has other work.
         """
         now_ns = system.boot_ns()
         until = wait_end(deadline_ns)
@@ -296,9 +296,9 @@ class PartitionDirectories:
         is raised at the deadline. Damage without another replica in the ISR is raised too: no
         election could help.
         """
-        until = bounded(NEVER_NS if deadline_ns is None else deadline_ns)
+        until = bound_deadline(NEVER_NS if deadline_ns is None else deadline_ns)
         if isinstance(problem, LockTimeoutError) and system.boot_ns() >= until:
-            raise problem  # CALLDEADLINE-2
+            raise problem
         node = self._directories.blame(problem, missing=not self.deleted())
         if node is None:
             raise problem

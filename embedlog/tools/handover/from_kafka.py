@@ -5,7 +5,7 @@ metadata log has them.
   set aside as a broker does it; a repetition finds them set aside.
 - Directories of a broker only: if embedlog opened the directory after the broker, its topics are
   newer.
-- Partitions that the broker did not make yet are made by the next opening (TOPIC-3).
+- Partitions that the broker did not make yet are made by the next opening.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ def _check_topic(path: Path, topic: Topic) -> None:
             expected=f"0 to {topic.partitions - 1}",
             found=",".join(map(str, topic.only[:8])),
         )
-    if not topic.finished:
+    if not topic.is_finished:
         raise StateError(
             f"a change of topic {topic.name} is not complete: repeat the handover", path=path
         )

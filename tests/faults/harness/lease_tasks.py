@@ -62,7 +62,7 @@ def lease(
 @task
 def lease_state(_: Stage) -> tuple[bool, bool]:
     """Expired, left."""
-    return _held[-1].expired, _held[-1].left
+    return _held[-1].is_expired, _held[-1].has_left
 
 
 @task

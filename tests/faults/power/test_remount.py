@@ -1,4 +1,4 @@
-"""A file system that is shut down and mounted again in the same boot: its cache is lost, and
+"""LOAD-2: a file system that is shut down and mounted again in the same boot: its cache is lost, and
 opening must notice it.
 """
 

@@ -26,7 +26,7 @@ def _written_without_reading(original, path, changes, mode=0o666):
     )
 
 
-@replaces("no_interval_digest", "embedlog.storage.interval_digests:opened")
+@replaces("no_interval_digest", "embedlog.storage.interval_digests:open_records")
 def _no_digests(original, directory, base, *, usable=True):
     return original(directory, base, usable=False)
 
@@ -35,13 +35,13 @@ def _no_digests(original, directory, base, *, usable=True):
 
 
 @replaces("no_nonce", "embedlog.storage.liveness:_state_of")
-def _sign_of_any_holder(original, process_slot, held, nonce, heartbeat, left):
-    return original(process_slot, held, process_slot.nonce, heartbeat, left)
+def _sign_of_any_holder(original, process_slot, entry):
+    return original(process_slot, entry._replace(nonce=process_slot.nonce))
 
 
 @replaces("no_probe", "embedlog.storage.liveness:_state_of")
-def _sign_of_life(original, process_slot, held, nonce, heartbeat, left):
-    return original(process_slot, True, process_slot.nonce, heartbeat, left)
+def _sign_of_life(original, process_slot, entry):
+    return original(process_slot, entry._replace(is_locked=True, nonce=process_slot.nonce))
 
 
 @replaces("keep_inherited", "embedlog.storage.liveness:Liveness.abandon")
@@ -50,6 +50,6 @@ def _descriptors_stay_open_in_the_child(original, self):
     original(self)
 
 
-@replaces("no_lease_check", "embedlog.storage.liveness:Lease.expired")
+@replaces("no_lease_check", "embedlog.storage.liveness:Lease.is_expired")
 def _never_lapsed(original, self):
     return False
