@@ -138,7 +138,7 @@ def _carry_out(directory: Path, plan: Plan) -> None:
     for name in sorted(plan.removed):
         files.unlink(directory / name, missing_ok=True)
     if plan.swaps:
-        # SEGMENTSWAP-4: no old segment may remain in the range of the new one
+        # on disk before the next rename: no old segment may remain in the range of the new one
         files.sync_directory(directory)
         for name in plan.swaps:
             files.rename(directory / name, directory / name.removesuffix(file_names.SWAP))

@@ -489,7 +489,7 @@ class PartitionCheck:
         self._add("unfinished", check.path.name, last.problem.message, last.start)
 
     def _check_gaps(self) -> None:
-        """Missing offsets that nothing explains, by the rule of a load (EVIDENCE-4, EVIDENCE-7)."""
+        """Missing offsets that nothing explains, by the rule of a load (`evidence`)."""
         manifest = self._checked.manifest
         facts = self._facts
         is_described = not facts.foreign and manifest is not None and manifest.start is not None

@@ -243,7 +243,7 @@ class SegmentCheck:
         )
 
     def _check_leap(self) -> None:
-        """Name the damaged base offset of the last batch by the rule of a load (LOADER-6); the
+        """Name the damaged base offset of the last batch by the rule of a load (`loader`); the
         offset before it is known.
         """
         leap = self._leap

@@ -1,7 +1,7 @@
 """Sends records that are appended only if the first of them gets an expected offset.
 
 - The records are one batch of their own: all of them are in the log or none, also after a kill.
-- The partition compares the offset under its append lock (IDEMPOTENT-4). The producer is
+- The partition compares the offset under its append lock (`idempotent_append`). The producer is
   idempotent: the repeat of an append whose result is unknown finds its batch, and is no mismatch.
 - Each record takes the steps of `send()` (`Pipeline`); the batch then takes its place in the
   partition queue.

@@ -2,7 +2,7 @@
 producers, rebalances.
 
 FAULTS-1  the error handling is that of production: a fault enters where the system call would fail
-    (INTERPOSER-2). A member or producer that loses its rights loses them in the log
+    (`interposer`). A member or producer that loses its rights loses them in the log
 FAULTS-2  a fault exists inside its `with` block only. A block that ends without its fault fails the
     test: the test proved nothing
 FAULTS-3  nothing is decided by time: a held append waits for `release`, and `reached` waits for the

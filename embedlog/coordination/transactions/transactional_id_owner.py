@@ -291,7 +291,7 @@ class TransactionalIdOwner:
         appended = None
         # done by `begin_in`
         if progress is not None and progress.complete and not partition.replicated:
-            appended = _flush_if_due(partition, progress.appended(), until)
+            appended = _flush_if_due(partition, progress.result(), until)
         elif self._has_data_in(partition):
             appended = self._append_next(partition, run, tp, until, progress)
         if appended is None:
