@@ -252,18 +252,15 @@ class AppendLock:
         lock = self.writer.lock_file
         if lock is None:
             self.state.raise_closed()
-        is_broken = True
+        is_broken = True  # until the page is in order: an interrupt may come between any two steps
         try:
             self.state.lock_os(lock, deadline_ns)
             page = self.state.page
             is_damaged = page.read() is None
-            is_broken = is_damaged
-            if not is_damaged and (
-                page.word(system.WORD_OWNER) or page.word(system.WORD_ROLL_INTENT)
-            ):
-                is_broken = True
-                self.state.mark_dirty()
-                repair(self._make_locked())
+            if not is_damaged:
+                if page.word(system.WORD_OWNER) or page.word(system.WORD_ROLL_INTENT):
+                    self.state.mark_dirty()
+                    repair(self._make_locked())
                 is_broken = False
         finally:
             writer.end(is_broken)
