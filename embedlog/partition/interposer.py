@@ -88,7 +88,7 @@ class InterposedWriter(system.Writer):
         return code
 
 
-def commit_begins(interposer: Interposer | None, name: str, deadline_ns: int) -> None:
+def ask_before_commit(interposer: Interposer | None, name: str, deadline_ns: int) -> None:
     """Ask before a commit of a group or a transaction. Raises LockTimeoutError, StorageError, and
     the interposer's errors.
     """
@@ -104,7 +104,7 @@ def commit_begins(interposer: Interposer | None, name: str, deadline_ns: int) ->
     raise LockTimeoutError(f"the commit of {name!r} could not begin before the deadline")
 
 
-def commit_succeeded(interposer: Interposer | None, name: str) -> None:
+def report_commit(interposer: Interposer | None, name: str) -> None:
     """Tell the interposer that a commit is in the log, before its caller learns that."""
     if interposer is not None:
         interposer.after(COMMIT, name, -1)

@@ -472,7 +472,7 @@ class Partition:
 
     def expire_producers(self) -> None:
         """Forget producers that have been idle for long; for the housekeeper."""
-        if self._state.page_file is not None and self._producers.loaded:
+        if self._state.page_file is not None and self._producers.is_loaded:
             with self._lock.mutex_until(self._state.deadline()):
                 self._producers.expire(self._context.producer_expiration_ms)
 

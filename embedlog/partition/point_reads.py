@@ -179,20 +179,20 @@ class PointReads:
                 segment.files.opened[1].raw, offset, committed, out
             ):
                 return None
-        kept = self._find_kept(offset, segment)
-        if kept is None:
-            kept = self._read_verified(offset, ANY_TIME, committed, segment, out)
-            if kept is None:
+        batch = self._find_kept(offset, segment)
+        if batch is None:
+            batch = self._read_verified(offset, ANY_TIME, committed, segment, out)
+            if batch is None:
                 return None
-        if committed and kept.transactional:
+        if committed and batch.transactional:
             return None
-        run = kept.run.at(offset)
+        run = batch.run.at(offset)
         if not run.count:
             return None  # compaction removed the last records of this batch
-        self._state.traffic.bytes_out += kept.size_bytes
-        return PointRead(run, kept.size_bytes, out.log_start, out.visible_end, out.epoch)
+        self._state.traffic.bytes_out += batch.size_bytes
+        return PointRead(run, batch.size_bytes, out.log_start, out.visible_end, out.epoch)
 
-    def since(self, timestamp_ms: int, committed: bool) -> OffsetAndTimestamp | None:
+    def find_since(self, timestamp_ms: int, committed: bool) -> OffsetAndTimestamp | None:
         """The first visible record with this timestamp or a later one; None if the general reader
         must find it.
         """
@@ -208,32 +208,36 @@ class PointReads:
         if (
             segment is None
             or segment.info.base != info.base
-            or not self._begins(segment, timestamp_ms, committed, out)
+            or not self._begin_search(segment, timestamp_ms, committed, out)
         ):
             segment = self._find_segment(start)
-            if segment is None or not self._begins(segment, timestamp_ms, committed, out):
+            if segment is None or not self._begin_search(segment, timestamp_ms, committed, out):
                 return None
         offset = out.next_offset
         for _ in range(SINCE_READS_MAX):
             if offset >= out.visible_end:
                 return None
-            kept = self._find_kept(offset, segment)
-            if kept is None:
-                kept = self._read_verified(offset, timestamp_ms, committed, segment, out)
-            if kept is None:
+            batch = self._find_kept(offset, segment)
+            if batch is None:
+                batch = self._read_verified(offset, timestamp_ms, committed, segment, out)
+            if batch is None:
                 following = out.next_offset
             else:
-                record = kept.run.at(offset).since(timestamp_ms)
+                record = batch.run.at(offset).since(timestamp_ms)
                 if record is not None:
-                    return OffsetAndTimestamp(*record, kept.run.leader_epoch)
-                following = kept.run.end
+                    return OffsetAndTimestamp(*record, batch.run.leader_epoch)
+                following = batch.run.end
             if following <= offset:
                 return None
             offset = following
         return None
 
-    def _begins(self, segment: _KnownSegment, timestamp_ms: int, committed: bool, out: Any) -> bool:
-        """Whether the time index shows where a search begins: at `next_offset`."""
+    def _begin_search(
+        self, segment: _KnownSegment, timestamp_ms: int, committed: bool, out: Any
+    ) -> bool:
+        """Find in the time index where a search begins (`next_offset`); False if it does not show
+        that.
+        """
         acquired = self._acquire(segment, segment.timed)
         if acquired is None:
             return False
@@ -254,15 +258,15 @@ class PointReads:
             if not number:
                 return None
             first = self._firsts[number - 1]
-            kept = self._kept[first]
+            batch = self._kept[first]
             if (
-                kept.run.end <= offset
-                or kept.generation != segment.generation
-                or kept.source is not segment.source
+                batch.run.end <= offset
+                or batch.generation != segment.generation
+                or batch.source is not segment.source
             ):
                 return None
             recent.note_use(self, first)
-            return kept
+            return batch
 
     # ---- segments --------------------------------------------------------------------------------
 
@@ -410,7 +414,7 @@ class PointReads:
         if run is None or not run.count:
             return None
         transactional = bool(batch.attributes & TRANSACTIONAL)
-        kept = _KeptBatch(run, batch.size, transactional, segment.source, segment.generation)
+        decoded = _KeptBatch(run, batch.size, transactional, segment.source, segment.generation)
         end = read.position + read.need
         if end == read.size and start + batch.size == read.need:  # a tail begins there
             chain = None
@@ -420,21 +424,21 @@ class PointReads:
                 run.end, Continuation(segment.info.base, end, batch.leader_epoch, chain)
             )
         if codec or batch.size >= KEPT_BYTES_MIN:
-            self._keep(batch.base_offset, kept, len(body) if codec else len(data))
-        return kept
+            self._keep(batch.base_offset, decoded, len(body) if codec else len(data))
+        return decoded
 
-    def _keep(self, first: int, kept: _KeptBatch, memory_bytes: int) -> None:
+    def _keep(self, first: int, batch: _KeptBatch, memory_bytes: int) -> None:
         if memory_bytes >= POOLED_BYTES_MIN:
             memory_bytes = 1 << (memory_bytes - 1).bit_length()  # a block of the pool
-        size_bytes = memory_bytes + kept.run.count // 2 + OBJECT_BYTES
+        size_bytes = memory_bytes + batch.run.count // 2 + OBJECT_BYTES
         if not self._recent.fits(size_bytes):
             return
         with self._recent.mutex:
             if first not in self._kept:
                 insort(self._firsts, first)
-            self._kept[first] = kept
+            self._kept[first] = batch
             self._recent.keep(self, first, size_bytes)
-        if self._state.closed or (self._state.page_file or self._state.static) is not kept.source:
+        if self._state.closed or (self._state.page_file or self._state.static) is not batch.source:
             self._recent.drop(self)  # it was closed meanwhile
 
 

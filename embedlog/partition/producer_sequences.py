@@ -55,7 +55,7 @@ class ProducerSequences:
         self._next_batch = (-1, -1)
 
     @property
-    def loaded(self) -> bool:
+    def is_loaded(self) -> bool:
         """Whether any state is cached."""
         return self._state is not None
 

@@ -606,7 +606,7 @@ class Reader:
                     return record
             return None
 
-        record = self.points.since(timestamp_ms, committed)
+        record = self.points.find_since(timestamp_ms, committed)
         if record is None:
             record = self.read_consistently(search_in)
         return record

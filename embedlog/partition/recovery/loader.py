@@ -560,6 +560,31 @@ class _Loader:
 
     # ---- the end ---------------------------------------------------------------------------------
 
+    def _settle_epochs(self, active: Published, first_base: int, start: int) -> None:
+        """Bring the epochs up to the end of the log, from its `start` on, with a new one if records
+        may be lost.
+        """
+        loading = self.loading
+        end = active.log_end
+        if loading.in_set:
+            whole = active._replace(log_start=start)
+            self.epochs, _ = log_epochs.read_or_make(
+                self.directory, whole, digests=loading.write and not loading.foreign
+            )
+        # before the cut: an epoch that was read is never used again
+        seen_epoch = max(self.epochs.latest_epoch, active.epoch)
+        self._take_seen_epochs()
+        seen_epoch = max(self.epochs.latest_epoch, seen_epoch)
+        self.epochs.truncate_from_end(end)
+        if self._needs_epoch(end, first_base):
+            self.epochs.assign(seen_epoch + 1, end)
+        elif self.epochs.latest_epoch < seen_epoch and (seen_epoch > 0 or loading.in_set):
+            # of removed records; in a set it may be a promise (QUORUM-3)
+            self.epochs.assign(seen_epoch, end)
+        elif self.epochs.latest_epoch < 0:
+            self.epochs.assign(0, first_base)
+        self.epochs.truncate_from_start(start)
+
     def _take_seen_epochs(self) -> None:
         """Complete the epochs by those of the batches that were read; a checkpoint of a broker that
         differs is replaced.
@@ -616,27 +641,9 @@ class _Loader:
             )
         self._check_durable_end(active)
         self.evidence.report_gaps([info.base for info in segments if info.size])
-        if loading.in_set:
-            whole = active._replace(log_start=max(log_start, segments[0].base))
-            self.epochs, _ = log_epochs.read_or_make(
-                self.directory, whole, digests=loading.write and not loading.foreign
-            )
-        # before the cut: an epoch that was read is never used again
-        seen_epoch = max(self.epochs.latest_epoch, active.epoch)
-        self._take_seen_epochs()
-        seen_epoch = max(self.epochs.latest_epoch, seen_epoch)
-        self.epochs.truncate_from_end(end)
-        if self._needs_epoch(end, segments[0].base):
-            self.epochs.assign(seen_epoch + 1, end)
-        elif self.epochs.latest_epoch < seen_epoch and (seen_epoch > 0 or loading.in_set):
-            # of removed records; in a set it may be a promise (QUORUM-3)
-            self.epochs.assign(seen_epoch, end)
-        elif self.epochs.latest_epoch < 0:
-            self.epochs.assign(0, segments[0].base)
         start = max(log_start, segments[0].base)
-        self.epochs.truncate_from_start(start)
-        epoch = max(self.epochs.latest_epoch, 0)
-        # it is continued, so it must be complete
+        self._settle_epochs(active, segments[0].base, start)
+        # the index of the active segment is continued, so it must be complete
         if not history.is_index_valid(self.directory, segments[-1]):
             self.read_again = [*self.read_again, segments[-1].base]
             self.has_producers = True
@@ -657,7 +664,7 @@ class _Loader:
             transaction_entries=segments[-1].transaction_entries,
             transaction_digest=segments[-1].transaction_digest,
             log_start=start,
-            epoch=epoch,
+            epoch=max(self.epochs.latest_epoch, 0),
             purged_to=self._purged_to(active),
             first_timestamp=segment.first_timestamp(
                 self.directory, active.segment_base, active.segment_size
