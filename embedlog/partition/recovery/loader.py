@@ -369,9 +369,8 @@ class _Loader:
             problem = agreed_walk.problem
         comparison.compare_end(walk.end, chain.digest, problem)
         if walk.end < size:
-            self._check_torn(
-                base, path, walk.end, size, problem, run, proven=comparison.proven == walk.end
-            )
+            is_proven = comparison.proven == walk.end
+            self._check_torn(base, path, walk.end, size, problem, run, proven=is_proven)
         self._check_leap(base, path, run, following)
         overflows = segment.overflows(base, chain.next_offset)
         if overflows and loading.write:
@@ -392,32 +391,41 @@ class _Loader:
             # its last records were compacted away
             end = following
             gapless = False
+        info = self._describe_scanned(builder, walk.end, end, chain, gapless=gapless)
+        if overflows:
+            # what a broker has written there does not count
+            info = info._replace(index_entries=0, time_entries=0)
+        published = published_of(
+            info, builder.bytes_since_entry, info.time_entries, builder.last_time_entry
+        )
+        return info, published, is_whole
+
+    def _describe_scanned(
+        self, builder: index.Builder, size: int, next_offset: int, chain: Chain, *, gapless: bool
+    ) -> SegmentInfo:
+        """The description of a segment that was read whole, with the best known times."""
+        base = builder.base
         times: Published | SegmentInfo | index.Builder = (
-            self.manifest.times_known(base, walk.end, chain.digest) or builder
+            self.manifest.times_known(base, size, chain.digest) or builder
         )
         floor = self.loading.floor
         if (
             floor is not None
             and floor.segment_base == base
-            and floor.segment_size == walk.end
+            and floor.segment_size == size
             and floor.digest == chain.digest
         ):
             times = floor  # headers rarely contain the smallest timestamp
-        info = built_info(builder, walk.end, end, chain.digest, max(chain.epoch, 0))._replace(
+        info = built_info(builder, size, next_offset, chain.digest, max(chain.epoch, 0))
+        info = info._replace(
             flags=DIGESTED | (GAPLESS if gapless else 0),
             min_timestamp=times.min_timestamp,
             lateness_ms=times.lateness_ms,
         )
-        if overflows:
-            # what a broker has written there does not count
-            info = info._replace(index_entries=0, time_entries=0)
-        if not loading.write and not self._has_times(builder):
+        if not self.loading.write and not self._has_times(builder):
             # a search for a time then starts at the segment's start
             info = info._replace(time_entries=0)
-        published = published_of(
-            info, builder.bytes_since_entry, info.time_entries, builder.last_time_entry
-        )
-        return info, published, is_whole
+        return info
 
     def _has_times(self, builder: index.Builder) -> bool:
         """Whether the time index on disk begins with the entries that were built."""
