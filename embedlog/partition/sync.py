@@ -150,6 +150,7 @@ class Syncer:
 
     @scope
     def _use_pinned(self) -> Iterator[locks.LockFile]:
+        """As `_use`. REQUIRES that the page is pinned."""
         state = self._state
         with self._opening:
             lock = self._lock
