@@ -131,7 +131,7 @@ def lookup(directory: str, topic: str, limit: str) -> dict[str, Any]:
             for offset in offsets:
                 now = partition.published()  # a fetch reads the control block once
                 began = time.perf_counter_ns()
-                partition._reader.place(partition._segments.at(offset, now), offset)
+                partition._reader.find_entry(partition._segments.at(offset, now), offset)
                 times.append(time.perf_counter_ns() - began)
     return {
         "segments": len(bases),

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 import embedlog
 from embedlog._native import system
-from embedlog.partition.replication.replica_log import Decision
+from embedlog.partition.replication.replica_log import LeaderDecision
 from embedlog.replicas.partition.copying import copy
 from embedlog.replicas.partition.leaders import Leader
 
@@ -166,7 +166,7 @@ def catch_up(context: Context) -> Iterator[Outcome]:
             each._engine.home.context.node_slot = slot
         logs[1].create_topic("bench", 1, config=QUIET)
         source, follower = (each._engine.partition("bench", 0) for each in logs)
-        assert source.replica.lead(Decision(0, 1, 1, 1, 1))
+        assert source.replica.lead(LeaderDecision(0, 1, 1, 1, 1))
         leader = Leader(0, source, 1)
         files = log_files(leading)
         size = bytes_in(leading)

@@ -45,7 +45,7 @@ from embedlog.errors import (
 from embedlog.format import aborted_transactions
 from embedlog.format.producer_state import ProducerState
 from embedlog.format.record_batch import Chain
-from embedlog.partition.pinned_segments import Pin, held, pin_of
+from embedlog.partition.pinned_segments import Pin, pin_files, pin_of
 from embedlog.storage import checkpoints, file_names, files, identity, location
 from embedlog.storage.manifest import CLOSED, SEALED, Manifest, SegmentInfo, Start
 from embedlog.topic import Topic, TopicRegistry, is_internal
@@ -240,11 +240,13 @@ def _pin_replica(partition: Partition, end: int) -> Pin:
     less.
     """
     pin = pin_of(partition, end=end)
-    if pin.now.log_end < end:
+    if pin.published.log_end < end:
         name = f"{partition.topic}-{partition.number}"
         expected = f"records up to offset {end}"
         raise LeaderNotAvailableError(
-            f"no other replica of {name} is complete", expected=expected, found=pin.now.log_end
+            f"no other replica of {name} is complete",
+            expected=expected,
+            found=pin.published.log_end,
         )
     return pin
 
@@ -310,7 +312,7 @@ class _Copier:
             copy, state = self._copy_segments(pin, directory)
         except _FilesReplacedError:
             self._target.clear(directory)
-            with held(pin.partition, pin.end) as opened:
+            with pin_files(pin.partition, pin.end) as opened:
                 copy, state = self._copy_segments(opened, directory)
         copy.cleaned = self._cleaned[root].get((pin.partition.topic, pin.partition.number), 0)
         self._write_beside(pin, directory, copy, state)
@@ -321,7 +323,7 @@ class _Copier:
         omitted. Raises _FilesReplacedError.
         """
         partition = pin.partition
-        copy = _PartitionCopy(pin.now.log_start, pin.end)
+        copy = _PartitionCopy(pin.published.log_start, pin.end)
         state = pin.producers()
         for info in pin.segments:
             last = info is pin.segments[-1]
@@ -337,10 +339,13 @@ class _Copier:
                 self._target.clear(directory)
                 copy.segments.clear()
             except CorruptRecordError as problem:
-                if pin.held is not None or partition.published().generation == pin.now.generation:
+                if (
+                    pin.descriptors is not None
+                    or partition.published().generation == pin.published.generation
+                ):
                     raise
                 raise _FilesReplacedError from problem
-        if (pin.moved() and pin.held is None) or not copy.segments:
+        if (pin.has_moved() and pin.descriptors is None) or not copy.segments:
             raise _FilesReplacedError
         copy.start = max(copy.start, copy.segments[0].base)
         state.offset = copy.end
@@ -460,7 +465,7 @@ class _SegmentCopier:
         directory = self._directory
         chain = Chain(info.base, gaps_allowed=not info.gapless)
         builder = index.Builder(info.base, self._pin.partition.config.index_interval_bytes)
-        with self._pin.opened(info.base) as fd:
+        with self._pin.open_log(info.base) as fd:
             target = file_names.segment_path(directory, info.base)
             with self._copier.create(target) as out:
                 walk = self._copy_batches(fd, out, target, chain, builder)

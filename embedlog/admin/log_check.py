@@ -264,7 +264,7 @@ def _read_facts(
     directory: LogDirectory, partition: Partition, described: PartitionPlace
 ) -> PartitionFacts:
     """A partition as it is published now."""
-    state, present = partition.present()
+    state, present = partition.present_segments()
     segments = tuple(present)
     cleaned = directory.context.cleaned
     compacted = described.compacted or bool(

@@ -384,18 +384,18 @@ class InternalTopic(Generic[V]):
             refreshes = True
             with mirror.partition.exclusive(deadline_ns) as locked:
                 try:
-                    state = _catch_up(mirror, mirror.state, locked.now, REST_BYTES)
+                    state = _catch_up(mirror, mirror.state, locked.published, REST_BYTES)
                 except _Stuck:
                     state = None
                 # another thread reads from a later leader
-                if state is None or state.epoch != locked.now.epoch:
+                if state is None or state.epoch != locked.published.epoch:
                     if system.boot_ns() >= deadline_ns:
                         raise LockTimeoutError(
                             "other processes append faster than this one reads",
                             path=mirror.partition.path,
                         )
                     continue
-                decision = Decision(mirror, state, locked.now, deadline_ns)
+                decision = Decision(mirror, state, locked.published, deadline_ns)
                 try:
                     yield decision
                 except EmbedlogError as problem:

@@ -1,15 +1,15 @@
 """The append lock of one partition: mutex, then lock file, then repair until the control page is in
 order.
 
-APPENDLOCK-1  a thread takes the mutex, then the OFD lock; a holder that finds the owner word set
-    repairs before anything else
-APPENDLOCK-2  after a failure the partition is as it was, or the owner word stays set so that the
-    next holder repairs
-APPENDLOCK-3  the consequence of each code of the C core is defined here: for a caller that has the
-    lock, and for one that has not
-APPENDLOCK-4  damage can make a repair impossible. A holder without a repair may take the role from
-    the page. It may also store the intent of a cut that removes all segments, which the next repair
-    completes first (LOGCUT-1)
+- A thread takes the mutex, then the OFD lock; a holder that finds the owner word set repairs before
+  anything else.
+- After a failure the partition is as it was, or the owner word stays set so that the next holder
+  repairs.
+- The consequence of each code of the C core is defined here: for a caller that has the lock, and
+  for one that has not.
+- Damage can make a repair impossible. A holder without a repair may take the role from the page. It
+  may also store the intent of a cut that removes all segments, which the next repair completes
+  first (`log_cut`).
 """
 
 from __future__ import annotations
@@ -122,8 +122,10 @@ class AppendLock:
     ) -> Iterator[LockedPartition]:
         with mutex, Guard(self._end, told=True):
             lock_order.record_lock(self._lock_name)
-            shown = self._begin(deadline_ns)
-            yield LockedPartition(self.state, self.segments, self.writer, self.producers, shown)
+            publication = self._begin(deadline_ns)
+            yield LockedPartition(
+                self.state, self.segments, self.writer, self.producers, publication
+            )
 
     def _end(
         self,
@@ -139,7 +141,7 @@ class AppendLock:
             writer.end(kind is not None)
         lock_order.record_unlock(self._lock_name)
 
-    def _held(self) -> LockedPartition:
+    def _make_locked(self) -> LockedPartition:
         return LockedPartition(self.state, self.segments, self.writer, self.producers)
 
     def _begin(self, deadline_ns: int) -> tuple[Published, Replica]:
@@ -150,10 +152,11 @@ class AppendLock:
             writer = self.state.writer or self.writer.native()
             code = writer.begin(min(deadline_ns, system.boot_ns() + system.SLICE_NS))
             if code == 0:
-                if (shown := replication.read(self.state.page)) is not None:
-                    return shown
+                publication = replication.read(self.state.page)
+                if publication is not None:
+                    return publication
                 writer.end(False)
-                # which makes a damaged page again from the log
+                # which makes a damaged page again from the log (`control_page`)
                 code = system.MUST_REMAP
             self.settle(code, deadline_ns)
 
@@ -180,18 +183,19 @@ class AppendLock:
             state.context.reacquire()
             self.writer.guard_directory()
         elif code in (system.MUST_ROLL, system.IS_POISONED):
-            full = self.writer.native().segment_base
+            full_base = self.writer.native().segment_base
             self.producers.catch_up()  # for the snapshot of the new segment
-            with self.exclusive_mutexed(deadline_ns) as held:
-                if held.now.segment_base == full:  # else another process was faster
-                    roll(held, held.now)
+            with self.exclusive_mutexed(deadline_ns) as locked:
+                if locked.published.segment_base == full_base:  # else another process was faster
+                    roll(locked, locked.published)
         elif code == system.MUST_REOPEN:
-            if (now := self.state.page.read()) is None:
+            published = self.state.page.read()
+            if published is None:
                 self.state.remap_mutexed()
             else:
-                self.writer.open_active(now)
+                self.writer.open_active(published)
         else:
-            raise self._refusal(code)
+            raise self._error_of(code)
 
     def append_held(self, batch: bytes, stamp: Stamp | None = None) -> HeldAppend:
         """Append one batch, as the producer's whose stamp it carries. REQUIRES the lock.
@@ -199,7 +203,11 @@ class AppendLock:
         Raises InvalidRecordError, StorageError, UnknownTopicOrPartitionError.
         """
         self.state.mark_dirty()
-        while (code := (writer := self.writer.native()).append_locked(batch, 0)) != system.APPENDED:
+        while True:
+            writer = self.writer.native()
+            code = writer.append_locked(batch, 0)
+            if code == system.APPENDED:
+                break
             self.settle_held(code)
         out = writer.out
         if stamp is not None:
@@ -211,8 +219,8 @@ class AppendLock:
         repair or to take again.
         """
         if code in (system.MUST_ROLL, system.IS_POISONED):
-            held = self._held()
-            roll(held, held.now)
+            locked = self._make_locked()
+            roll(locked, locked.published)
         elif code == system.MUST_REOPEN:
             # mapping the page again would give the lock back
             self.writer.open_active(self.state.read_page())
@@ -220,9 +228,9 @@ class AppendLock:
             # raises: under the lock a damaged control page is not made again
             self.state.read_page()
         else:
-            raise self._refusal(code)
+            raise self._error_of(code)
 
-    def _refusal(self, code: int) -> EmbedlogError | Refused:
+    def _error_of(self, code: int) -> EmbedlogError | Refused:
         """The error for a code that no further try changes."""
         state = self.state
         if code == system.NOT_LEADER:
@@ -244,25 +252,24 @@ class AppendLock:
         lock = self.writer.lock_file
         if lock is None:
             self.state.raise_closed()
-        broken = True
+        is_broken = True  # until the page is in order: an interrupt may come between any two steps
         try:
             self.state.lock_os(lock, deadline_ns)
             page = self.state.page
-            broken = damaged = page.read() is None
-            if not damaged and (page.word(system.WORD_OWNER) or page.word(system.WORD_ROLL_INTENT)):
-                broken = True
-                self.state.mark_dirty()
-                repair(self._held())
-                broken = False
+            is_damaged = page.read() is None
+            if not is_damaged:
+                if page.word(system.WORD_OWNER) or page.word(system.WORD_ROLL_INTENT):
+                    self.state.mark_dirty()
+                    repair(self._make_locked())
+                is_broken = False
         finally:
-            writer.end(broken)
-        if damaged:
+            writer.end(is_broken)
+        if is_damaged:
             self.state.remap_mutexed()
 
     @scope
-    def unrepairable(self, deadline_ns: int) -> Iterator[LockedPartition | None]:
-        """The lock of a partition whose repair fails, without the repair; None if no repair is due
-        (APPENDLOCK-4).
+    def lock_unrepaired(self, deadline_ns: int) -> Iterator[LockedPartition | None]:
+        """The lock of a partition whose repair fails, without the repair; None if no repair is due.
 
         The next holder repairs. Raises LockTimeoutError.
         """
@@ -276,8 +283,8 @@ class AppendLock:
                 lock_order.record_lock(self._lock_name)
                 self.state.lock_os(lock, deadline_ns)
                 page = self.state.page
-                due = page.word(system.WORD_OWNER) or page.word(system.WORD_ROLL_INTENT)
-                yield self._held() if due else None
+                is_due = page.word(system.WORD_OWNER) or page.word(system.WORD_ROLL_INTENT)
+                yield self._make_locked() if is_due else None
 
     def _leave_broken(self, writer: system.Writer) -> None:
         writer.end(True)
@@ -285,7 +292,7 @@ class AppendLock:
 
     # ---- for readers -----------------------------------------------------------------------------
 
-    def settled(self) -> Published:
+    def wait_settled(self) -> Published:
         """The published tuple at a moment when no segment is being replaced. An interrupted
         replacement is finished here.
 
@@ -293,11 +300,14 @@ class AppendLock:
         """
         state = self.state
         if not state.context.read_only:
-            with self.exclusive() as held:
-                return held.now
+            with self.exclusive() as locked:
+                return locked.published
         until = state.deadline()
         pause = threading.Event()
-        while (now := state.published()).generation % 2:
+        while True:
+            published = state.published()
+            if published.generation % 2 == 0:
+                return published
             if system.boot_ns() >= until:
                 raise LockTimeoutError(
                     "the replacement of segments by another process did not finish before the "
@@ -305,13 +315,12 @@ class AppendLock:
                     path=state.path,
                 )
             pause.wait(PAUSE_S)
-        return now
 
     def store(self, path: Path, data: bytes, generation: int) -> None:
         """Write a file that was made again from the log, unless segments were replaced since."""
-        with self.exclusive() as held:
-            if held.now.generation == generation:
-                files.write_atomically(path, data, held.mode)
+        with self.exclusive() as locked:
+            if locked.published.generation == generation:
+                files.write_atomically(path, data, locked.mode)
 
     def present_producers(self) -> ProducerState:
         """The producers as of a log end that was published when this was called, or later. REQUIRES
@@ -326,5 +335,5 @@ class AppendLock:
             return producers.caught_up
         if state.context.read_only:
             return producers.state_locked(state.published())
-        with self.exclusive_mutexed(state.deadline()) as held:
-            return producers.state_locked(held.now)
+        with self.exclusive_mutexed(state.deadline()) as locked:
+            return producers.state_locked(locked.published)

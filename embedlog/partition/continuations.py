@@ -1,10 +1,10 @@
 """Remembers where the next fetches of a partition continue, so that a sequential reader needs no
 index.
 
-CONTINUATIONS-1  a place is taken once. It is stored again by the fetch that used it, for the offset
-    after its last batch
-CONTINUATIONS-2  only the last `PLACES_MAX` places are kept: as many sequential readers of one
-    partition are fast
+- A place is taken once. It is stored again by the fetch that used it, for the offset after its last
+  batch.
+- Only the last `CONTINUATIONS_MAX` places are kept: as many sequential readers of one partition are
+  fast.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from embedlog.storage import interval_digests
 
-PLACES_MAX: Final = 32
+CONTINUATIONS_MAX: Final = 32
 
 
 class Continuation(NamedTuple):
@@ -31,24 +31,24 @@ class Continuations:
     """Continuations by offset. Threads: any."""
 
     def __init__(self) -> None:
-        self._places: OrderedDict[int, Continuation] = OrderedDict()
+        self._by_offset: OrderedDict[int, Continuation] = OrderedDict()
         self._mutex = threading.Lock()
 
     def take(self, offset: int) -> Continuation | None:
         """The place of the batch at `offset`, which is forgotten."""
         with self._mutex:
-            return self._places.pop(offset, None)
+            return self._by_offset.pop(offset, None)
 
     def get(self, offset: int) -> Continuation | None:
         with self._mutex:
-            return self._places.get(offset)
+            return self._by_offset.get(offset)
 
-    def put(self, offset: int, place: Continuation) -> None:
+    def put(self, offset: int, continuation: Continuation) -> None:
         with self._mutex:
-            self._places[offset] = place
-            while len(self._places) > PLACES_MAX:
-                self._places.popitem(last=False)
+            self._by_offset[offset] = continuation
+            while len(self._by_offset) > CONTINUATIONS_MAX:
+                self._by_offset.popitem(last=False)
 
     def clear(self) -> None:
         with self._mutex:
-            self._places.clear()
+            self._by_offset.clear()

@@ -1,17 +1,18 @@
 """Compares records that are read with the chain digest that their appenders wrote, up to the
 published end.
 
-DIGESTCHECK-1  a chain digest is known at the start of a DIGESTED segment, and at an index entry
-    with a valid record
-DIGESTCHECK-2  it is compared at every record passed and at the published end; a read ends where it
-    can be compared
-DIGESTCHECK-3  before a bad batch only batches up to a matching record count: the damage may have
-               begun earlier. A batch that the read cuts off is bad, too, if it reaches over the
-               place of a record or the end of the segment
+- A chain digest is known at the start of a DIGESTED segment, and at an index entry with a valid
+  record.
+- It is compared at every record passed and at the published end; a read ends where it can be
+  compared.
+- Before a bad batch only batches up to a matching record count: the damage may have begun earlier.
+  A batch that the read cuts off is bad, too, if it reaches over the place of a record or the end of
+  the segment.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from embedlog.storage import file_names, interval_digests
 from embedlog.storage.manifest import SegmentInfo
 
 
-def corrupt(path: Path, problem: Problem, start: int = 0) -> CorruptRecordError:
+def corruption_of(path: Path, problem: Problem, start: int = 0) -> CorruptRecordError:
     """The error for a problem at or after byte `start` of a file."""
     return CorruptRecordError(
         problem.message,
@@ -43,33 +44,30 @@ class DigestCheck:
         self._directory = str(state.path)
 
     @scope
-    def _records(self, info: SegmentInfo, number: int) -> Iterator[interval_digests.Records]:
+    def _open_records(self, info: SegmentInfo, number: int) -> Iterator[interval_digests.Records]:
         """The digests of a segment from a number on; none if there are no more, or if their file is
         missing.
         """
         handles = self._state.context.handles
-        try:
-            handle = (
-                handles.acquire(self._directory, info.base, file_names.DIGESTS)
-                if number < info.index_entries
-                else None
-            )
-        except StorageError as problem:
-            if problem.errno != 2:
-                raise
-            handle = None
+        handle = None
+        if number < info.index_entries:
+            try:
+                handle = handles.acquire(self._directory, info.base, file_names.DIGESTS)
+            except StorageError as problem:
+                if problem.errno != errno.ENOENT:
+                    raise
         if handle is None:
             yield interval_digests.Records(-1, info.base, 0)
             return
         with handle as fd:
             yield interval_digests.Records(fd, info.base, info.index_entries)
 
-    def seed(self, info: SegmentInfo, place: Place) -> interval_digests.State | None:
+    def seed(self, info: SegmentInfo, entry: Place) -> interval_digests.State | None:
         """The chain digest at an index entry, None if it is not known."""
         if not info.digested:
             return None
-        with self._records(info, place.number) as records:
-            return records.state_at(place.number, place.position)
+        with self._open_records(info, entry.number) as records:
+            return records.state_at(entry.number, entry.position)
 
     def reach(
         self,
@@ -87,7 +85,7 @@ class DigestCheck:
         if chain.number >= info.index_entries:
             end = info.size  # after the last record
         else:
-            with self._records(info, chain.number) as records:
+            with self._open_records(info, chain.number) as records:
                 end = records.reach(chain, position + want, info.size)
         return end - position if end and end - position <= want + spare else want
 
@@ -105,21 +103,21 @@ class DigestCheck:
         batches = scanned.batches
         if chain is None:
             return batches, None
-        with self._records(info, chain.number) as records:
+        with self._open_records(info, chain.number) as records:
             after, problem = records.compare(chain, data, batches)
             bad = scanned.problem
             if bad is None and scanned.need and after.agreed < after.position:
-                bad = self._overlong(info, records, after, scanned)
+                bad = self._find_overlong(info, records, after, scanned)
             if problem is None and bad is not None and after.agreed < after.position:
                 batches = batches[batches["position"] < after.agreed - chain.position]
                 if not len(batches):
-                    raise corrupt(path, bad, chain.position)
+                    raise corruption_of(path, bad, chain.position)
                 after, problem = records.compare(chain, data, batches)
         if (
             problem is None
             and after.position == info.size
             and after.digest != info.digest
-            and not self._grown(info)
+            and not self._has_grown(info)
         ):
             problem = Problem(
                 after.position,
@@ -128,11 +126,11 @@ class DigestCheck:
                 f"{after.digest:016x}",
             )
         if problem is not None:
-            raise corrupt(path, problem)
+            raise corruption_of(path, problem)
         return batches, after
 
     @staticmethod
-    def _overlong(
+    def _find_overlong(
         info: SegmentInfo,
         records: interval_digests.Records,
         after: interval_digests.State,
@@ -142,18 +140,19 @@ class DigestCheck:
         nothing, begins inside of it.
         """
         end = min(after.position + scanned.need - 1, info.size)
-        most = records.reach(after, after.position, end) or (end if end == info.size else 0)
-        if not most:
+        limit = records.reach(after, after.position, end)
+        if not limit and end == info.size:
+            limit = end
+        if not limit:
             return None
-        left = most - after.position
         return Problem(
             scanned.consumed,
             "a batch ends after the next one begins",
-            f"{left} bytes at most",
+            f"{limit - after.position} bytes at most",
             f"{scanned.need} bytes",
         )
 
-    def _grown(self, info: SegmentInfo) -> bool:
+    def _has_grown(self, info: SegmentInfo) -> bool:
         """Whether the segment is active and has grown since `info` was read."""
-        now = self._state.published()
-        return now.segment_base == info.base and now.segment_size != info.size
+        published = self._state.published()
+        return published.segment_base == info.base and published.segment_size != info.size

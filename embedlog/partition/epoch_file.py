@@ -1,14 +1,13 @@
 """The leader-epoch-checkpoint of one partition, as this process knows and replaces it.
 
-EPOCHFILE-1  `compared` has entries that agree with the batches (LOGEPOCHS-6): all that are written,
-    and those that were compared
-EPOCHFILE-2  a staged file is a synced temporary. It is put in place if its entries are the ones to
-    be written; any other write removes it. It shortens the time under the append lock, and nothing
-    depends on it
-EPOCHFILE-3  a file is not read again while its facts are those of the last read, if its times were
-    older than `SETTLED_MS` then. A change in the same tick of the kernel's clock leaves the times,
-    and another file can get the same inode. Without mappings it is read each time: only an open
-    revalidates what a network file system has cached
+- `compared` has entries that agree with the batches (`log_epochs`): all that are written, and those
+  that were compared.
+- A staged file is a synced temporary. It is put in place if its entries are the ones to be written;
+  any other write removes it. It shortens the time under the append lock, and nothing depends on it.
+- A file is not read again while its facts are those of the last read, if its times were older than
+  `SETTLED_MS` then. A change in the same tick of the kernel's clock leaves the times, and another
+  file can get the same inode. Without mappings it is read each time: only an open revalidates what
+  a network file system has cached.
 """
 
 from __future__ import annotations
@@ -41,26 +40,25 @@ class EpochFile:
         self._mutex = threading.Lock()
 
     def read(self) -> EpochCache:
-        """As `checkpoints.read_epochs`, but an unchanged file is not read again (EPOCHFILE-3).
-        Raises its errors.
+        """As `checkpoints.read_epochs`, but an unchanged file is not read again. Raises its
+        errors.
         """
         if not self._mapped:
             return checkpoints.read_epochs(self._name)
         facts = files.facts_of(self._name)
-        (known, entries) = self._read
-        if facts is not None and facts == known:
+        read_facts, entries = self._read
+        if facts is not None and facts == read_facts:
             return EpochCache.from_rising(entries)
-        found = checkpoints.read_epochs(self._name)
-        settled = (
-            facts is not None
-            and max(facts.modified_ns, facts.changed_ns) // 1_000_000
-            < system.kernel_ms() - SETTLED_MS
-        )
-        self._read = (facts if settled else None, list(found.entries))
-        return found
+        epochs = checkpoints.read_epochs(self._name)
+        if facts is not None:
+            newest_ms = max(facts.modified_ns, facts.changed_ns) // 1_000_000
+            if newest_ms >= system.kernel_ms() - SETTLED_MS:
+                facts = None  # a change in this tick of the clock would not be noticed
+        self._read = (facts, list(epochs.entries))
+        return epochs
 
     def stage(self, epochs: EpochCache) -> Staging:
-        """Write these epochs as a temporary, which is kept when it is on disk (EPOCHFILE-2)."""
+        """Write these epochs as a temporary, which is kept when it is on disk."""
         return Staging(self, *checkpoints.stage_epochs(self._name, epochs, self._mode))
 
     def keep(self, staged: StagedEpochs | None) -> None:
@@ -72,7 +70,7 @@ class EpochFile:
             with contextlib.suppress(StorageError):  # the next open removes it
                 files.unlink(before.temporary, missing_ok=True)
 
-    def loaded(self, epochs: EpochCache, *, differ: bool) -> None:
+    def take_loaded(self, epochs: EpochCache, *, differ: bool) -> None:
         """Take the epochs of a load, which are to be written if they differ from the file."""
         if differ:
             self.write(epochs)
@@ -84,9 +82,10 @@ class EpochFile:
         """
         with self._mutex:
             staged = self._staged
-            fits = staged is not None and staged.entries == epochs.entries
-            self._staged = None if fits else staged
-        if staged is None or not fits or not files.put_in_place(staged.temporary, self._name):
+            is_right = staged is not None and staged.entries == epochs.entries
+            if is_right:
+                self._staged = None
+        if staged is None or not is_right or not files.put_in_place(staged.temporary, self._name):
             self.keep(None)
             checkpoints.write_epochs(self._name, epochs, self._mode)
         self.compared = list(epochs.entries)
@@ -99,7 +98,7 @@ class Staging(NamedTuple):
     staged: StagedEpochs
     fd: int
 
-    def ended(self, *, synced: bool) -> None:
+    def finish(self, *, synced: bool) -> None:
         """Close the descriptor, and keep the file if it is on disk."""
         files.close(self.fd)
         if synced:

@@ -1,12 +1,10 @@
 """An idempotent append in doubt: the log is read, then the run is appended, or found in the log.
 
-IDEMPOTENT-1  the log is read before the append lock is taken, the rest under the lock; only headers
-    are read
-IDEMPOTENT-2  a refusal leaves log and lock as they were
-IDEMPOTENT-3  the same run again after any error is appended once, and the result is its place in
-    the log
-IDEMPOTENT-4  an expected offset is compared with the log end under the lock, after the search for
-    the run. A run that is in the log is never refused
+- The log is read before the append lock is taken, the rest under the lock; only headers are read.
+- A refusal leaves log and lock as they were.
+- The same run again after any error is appended once, and the result is its place in the log.
+- An expected offset is compared with the log end under the lock, after the search for the run. A
+  run that is in the log is never refused.
 """
 
 from __future__ import annotations
@@ -44,18 +42,18 @@ def _append_checked(
     lock: AppendLock, stamp: Stamp, progress: AppendProgress, deadline_ns: int
 ) -> tuple[int | EmbedlogError, int]:
     producers = lock.producers
-    with lock.exclusive_mutexed(deadline_ns) as held:
+    with lock.exclusive_mutexed(deadline_ns) as locked:
         verdict = sequence_rules.check_sequences(
-            held.producer_state(held.now), stamp, progress.table_left
+            locked.producer_state(locked.published), stamp, progress.table_left
         )
         if verdict == 0:
-            verdict = _mismatch(lock, progress, held.now.log_end) or 0
+            verdict = _find_mismatch(lock, progress, locked.published.log_end) or 0
         if verdict != 0:
             return verdict, system.APPENDED
         writer = lock.writer.native()
         if not (writer.settings_are_present() and progress.is_accepted_by(lock.state.config)):
             return 0, system.OTHER_SETTINGS
-        arguments = progress.run.buffer, progress.start, progress.table_left
+        arguments = (progress.run.buffer, progress.start, progress.table_left)
         code = writer.append_locked(*arguments)
         # as for the first append to a partition: here, the checks need not be repeated
         if code == system.MUST_REOPEN:
@@ -71,12 +69,12 @@ def _append_checked(
             producers.note(stamp, out.next_sequence, out.seen)
             # the next such run reads nothing then
             if stamp.transactional or progress.expected_offset is not None:
-                producers.appended(progress.run, progress.start, writer)
+                producers.take_appended(progress.run, progress.start, writer)
             progress.take(out.base_offset, out.next_offset, out.consumed, out.append_time_ms)
         return 0, code
 
 
-def _mismatch(
+def _find_mismatch(
     lock: AppendLock, progress: AppendProgress, log_end: int
 ) -> OffsetMismatchError | None:
     """The refusal of a run that expects another offset. A run that was begun had its offset."""
@@ -90,8 +88,10 @@ def _mismatch(
 def _take_duplicates(lock: AppendLock, stamp: Stamp, progress: AppendProgress, count: int) -> None:
     """Add the places of batches that are in the log already to the progress."""
     rows = progress.rows_left[:count]
-    places = lock.producers.places(stamp, rows)
-    append_time = lock.state.config.message_timestamp_type == "LogAppendTime"
+    batches = lock.producers.find_batches(stamp, rows)
+    has_append_time = lock.state.config.message_timestamp_type == "LogAppendTime"
     for row in rows:
-        base, following, timestamp = places[int(row["base_sequence"])]
-        progress.take(base, following, int(row["size"]), timestamp if append_time else -1)
+        base, following, timestamp = batches[int(row["base_sequence"])]
+        if not has_append_time:
+            timestamp = -1
+        progress.take(base, following, int(row["size"]), timestamp)

@@ -1,14 +1,14 @@
 """The interfaces of a partition of the open log, for the clients of this package.
 
-LOGPARTITION-1  a client of an open log takes one of these protocols, and never `Partition`. The log
-    of a partition may be that of one directory, or that of the leader among replicas
-LOGPARTITION-2  these are protocols, not base classes. `Partition` stays one class without a
-    dispatch. An object that routes calls to the leader inherits nothing of a directory, and mypy
-    refuses a use of what only a directory has
-LOGPARTITION-3  work on the files of one directory is no part of them: shutdown, checkpoints,
-    retention, compaction, backup. It takes the `Partition` objects of a `LogDirectory`
-LOGPARTITION-4  a method works on one replica from its start to its end. Between two calls the
-    leader may change: `path` and `mapped_page` are those of the leader at the call
+- A client of an open log takes one of these protocols, and never `Partition`. The log of a
+  partition may be that of one directory, or that of the leader among replicas.
+- These are protocols, not base classes. `Partition` stays one class without a dispatch. An object
+  that routes calls to the leader inherits nothing of a directory, and mypy refuses a use of what
+  only a directory has.
+- Work on the files of one directory is no part of them: shutdown, checkpoints, retention,
+  compaction, backup. It takes the `Partition` objects of a `LogDirectory`.
+- A method works on one replica from its start to its end. Between two calls the leader may change:
+  `path` and `mapped_page` are those of the leader at the call.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class AppendableLog(DurableLog, Protocol):
     def check_in_sync(self) -> None:
         """Raises NotEnoughReplicasError if it is certain that `acks=all` cannot be satisfied."""
 
-    def note_direct(self, stamp: Stamp, next_sequence: int, seen: int) -> None: ...
+    def note_direct(self, stamp: Stamp, next_sequence: int, slot: int) -> None: ...
     def seen_plain(self, stamp: Stamp) -> int: ...
 
 
@@ -163,7 +163,7 @@ class HeldLog(Protocol):
     """A partition during a hold of its append lock."""
 
     @property
-    def now(self) -> Published: ...
+    def published(self) -> Published: ...
 
 
 class TransactionalLog(AppendableLog, Protocol):

@@ -1,14 +1,14 @@
 """The seam of fault injection in an ordinary build: an object that is asked before and after each
 append and commit of one log.
 
-INTERPOSER-1  without an interposer nothing is asked: one attribute is read when a writer is made,
-    and in each commit
-INTERPOSER-2  a refusal enters where the system call would fail: the caller sees the same code, and
-    runs the same error handling
-INTERPOSER-3  no append of this process passes it by: with an interposer no caller appends in C
-    alone (`inline_append.c`)
-INTERPOSER-4  copies in the other directories of a set are not asked for: they follow the append, as
-    later writes
+- Without an interposer nothing is asked: one attribute is read when a writer is made, and in each
+  commit.
+- A refusal enters where the system call would fail: the caller sees the same code, and runs the
+  same error handling.
+- No append of this process passes it by: with an interposer no caller appends in C alone
+  (`inline_append.c`).
+- Copies in the other directories of a set are not asked for: they follow the append, as later
+  writes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class InterposedWriter(system.Writer):
     ) -> None:
         super().__init__(*writer)
         self._interposer = interposer
-        self._place = (topic, number)
+        self._partition = (topic, number)
         self._timeout_ns = lock_timeout_ms * 1_000_000
         # the last run, if its append asked for another try: the interposer was asked already
         self._run: object = None
@@ -59,41 +59,36 @@ class InterposedWriter(system.Writer):
     def append(
         self, run: Any, start: int, rows: Any, deadline_ns: int, known: Any = system.NULL
     ) -> int:
-        return self._asked(
-            APPEND, run, partial(super().append, run, start, rows, deadline_ns, known), deadline_ns
-        )
+        append = partial(super().append, run, start, rows, deadline_ns, known)
+        return self._ask(APPEND, run, append, deadline_ns)
 
     def append_locked(self, run: Any, start: int, rows: Any = None) -> int:
-        return self._asked(
-            APPEND,
-            run,
-            partial(super().append_locked, run, start, rows),
-            system.boot_ns() + self._timeout_ns,
-        )
+        append = partial(super().append_locked, run, start, rows)
+        return self._ask(APPEND, run, append, system.boot_ns() + self._timeout_ns)
 
-    def append_marker(
-        self, batch: Any, first_unstable: int, entry: bytes | None, index_fd: int
-    ) -> int:
+    def append_marker(self, batch: Any, first_unstable: int, entry: bytes | None, index_fd: int) -> int:
         marker = partial(super().append_marker, batch, first_unstable, entry, index_fd)
-        return self._asked(MARKER, batch, marker, system.boot_ns() + self._timeout_ns)
+        return self._ask(MARKER, batch, marker, system.boot_ns() + self._timeout_ns)
 
-    def _asked(self, step: str, run: object, append: Callable[[], int], deadline_ns: int) -> int:
+    def _ask(self, step: str, run: object, append: Callable[[], int], deadline_ns: int) -> int:
+        """Ask the interposer, unless it was asked for this run before; then append."""
         if self._run is not run:
             try:
-                if not self._interposer.before(step, *self._place, deadline_ns):
+                if not self._interposer.before(step, *self._partition, deadline_ns):
                     return system.TIMED_OUT
             except OSError as problem:
                 if isinstance(problem, EmbedlogError):
                     raise
                 return -1000 - (problem.errno or errno.EIO)  # as the C core
         code = append()
-        self._run = None if code == system.APPENDED or system.errno_of(code) else run
+        is_done = code == system.APPENDED or system.errno_of(code) != 0
+        self._run = None if is_done else run
         if code == system.APPENDED:
-            self._interposer.after(step, *self._place)
+            self._interposer.after(step, *self._partition)
         return code
 
 
-def commit_begins(interposer: Interposer | None, name: str, deadline_ns: int) -> None:
+def ask_before_commit(interposer: Interposer | None, name: str, deadline_ns: int) -> None:
     """Ask before a commit of a group or a transaction. Raises LockTimeoutError, StorageError, and
     the interposer's errors.
     """
@@ -109,7 +104,7 @@ def commit_begins(interposer: Interposer | None, name: str, deadline_ns: int) ->
     raise LockTimeoutError(f"the commit of {name!r} could not begin before the deadline")
 
 
-def commit_succeeded(interposer: Interposer | None, name: str) -> None:
+def report_commit(interposer: Interposer | None, name: str) -> None:
     """Tell the interposer that a commit is in the log, before its caller learns that."""
     if interposer is not None:
         interposer.after(COMMIT, name, -1)

@@ -25,11 +25,11 @@ from embedlog.storage.manifest import SegmentInfo
 
 
 class LockedPartition:
-    """A partition whose append lock this thread holds. `now` and `replica_at_begin` were published
-    when it was made.
+    """A partition whose append lock this thread holds. `published` and `replica_at_begin` are what
+    its page had when this was made.
     """
 
-    __slots__ = ("now", "producers", "replica_at_begin", "segments", "state", "writer")
+    __slots__ = ("producers", "published", "replica_at_begin", "segments", "state", "writer")
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class LockedPartition:
         segments: SegmentList,
         writer: AppendWriter,
         producers: ProducerSequences,
-        shown: tuple[Published, Replica] | None = None,
+        publication: tuple[Published, Replica] | None = None,
     ) -> None:
         self.state = state
         self.segments = segments
         self.writer = writer
         self.producers = producers
-        self.now, self.replica_at_begin = shown or self.read_page()
+        self.published, self.replica_at_begin = publication or self.read_page()
 
     @property
     def path(self) -> Path:
@@ -62,10 +62,10 @@ class LockedPartition:
         """The tuple and the replica state that are published now. Raises StorageError if the
         control page is damaged.
         """
-        found = replication.read(self.state.page)
-        if found is None:
+        publication = replication.read(self.state.page)
+        if publication is None:
             raise StorageError("the control page is damaged", path=self.path / file_names.PAGE)
-        return found
+        return publication
 
     @property
     def replica(self) -> Replica:
@@ -84,33 +84,40 @@ class LockedPartition:
         self.state.forget_files()
         self.publish(after, replica)
 
-    def epochs(self, now: Published | None = None, replica: Replica | None = None) -> EpochCache:
-        """The leader-epoch-checkpoint, made again if it is damaged (LOGEPOCHS-1).
+    def epochs(
+        self, published: Published | None = None, replica: Replica | None = None
+    ) -> EpochCache:
+        """The leader-epoch-checkpoint, made again if it is damaged.
 
-        `now`: a tuple that is published next. With `replica` both are those of the last
+        `published`: a tuple that is published next. With `replica` both are those of the last
         publication.
         """
         state = self.state
-        if now is None or replica is None:
-            shown = self.read_page()
-            now = now or shown[0]
-            replica = shown[1]
+        if published is None or replica is None:
+            publication = self.read_page()
+            if published is None:
+                published = publication[0]
+            replica = publication[1]
         file = state.epoch_file
         in_set = state.context.in_set
-        found, made = log_epochs.read_or_make(self.path, now, replica, compare=in_set, file=file)
-        if made:
-            self.write_epochs(found)
-        file.compared = list(found.entries)
-        return found
+        epochs, is_made = log_epochs.read_or_make(
+            self.path, published, replica, compare=in_set, file=file
+        )
+        if is_made:
+            self.write_epochs(epochs)
+        file.compared = list(epochs.entries)
+        return epochs
 
-    def epochs_of_log(self, found: EpochCache) -> EpochCache:
-        """The epochs of the batches, which replace those that were found in the checkpoint if they
-        differ (LOGEPOCHS-4).
+    def remake_epochs(self, stored: EpochCache) -> EpochCache:
+        """The epochs of the batches, which replace the `stored` ones of the checkpoint if they
+        differ.
         """
-        made, differ = log_epochs.make_again(self.path, self.state.read_page(), self.replica, found)
+        epochs, differ = log_epochs.make_again(
+            self.path, self.state.read_page(), self.replica, stored
+        )
         if differ:
-            self.write_epochs(made)
-        return made
+            self.write_epochs(epochs)
+        return epochs
 
     def write_epochs(self, epochs: EpochCache) -> None:
         """Replace the leader-epoch-checkpoint by epochs that agree with the batches; it is on disk
@@ -118,36 +125,36 @@ class LockedPartition:
         """
         self.state.epoch_file.write(epochs)
 
-    def producer_state(self, now: Published) -> ProducerState:
-        """The producers as of the log end of `now`."""
-        return self.producers.state_locked(now)
+    def producer_state(self, published: Published) -> ProducerState:
+        """The producers as of the log end of `published`."""
+        return self.producers.state_locked(published)
 
-    def write_snapshot(self, now: Published) -> None:
+    def write_snapshot(self, published: Published) -> None:
         """Write the snapshot of the producers as of the log end, unless it is there."""
         page = self.state.page
-        if page.word(system.WORD_SNAPSHOT) != now.log_end + 1:
+        if page.word(system.WORD_SNAPSHOT) != published.log_end + 1:
             producer_history.write_snapshot(
-                self.path, self.producer_state(now).encode(), now.log_end, self.mode
+                self.path, self.producer_state(published).encode(), published.log_end, self.mode
             )
-            page.set(system.WORD_SNAPSHOT, now.log_end + 1)
+            page.set(system.WORD_SNAPSHOT, published.log_end + 1)
 
-    def active_info(self, now: Published) -> SegmentInfo:
+    def active_info(self, published: Published) -> SegmentInfo:
         """The active segment of a tuple. Its epoch is that of its last batch, which a page with a
         role need not have.
         """
-        info = active_info(now)
-        if self.replica.role == ROLE_NONE or now.segment_size == 0:
+        info = active_info(published)
+        if self.replica.role == ROLE_NONE or published.segment_size == 0:
             return info
-        return info._replace(epoch=max(0, self.epochs().epoch_for(now.log_end - 1)))
+        return info._replace(epoch=max(0, self.epochs().epoch_for(published.log_end - 1)))
 
-    def note(self, now: Published, info: SegmentInfo | None = None) -> None:
+    def note(self, published: Published, info: SegmentInfo | None = None) -> None:
         """Add the start of the log, and a sealed segment, to the manifest."""
-        self.state.manifest.note(start_of(now, self.state.context.visit), info)
+        self.state.manifest.note(start_of(published, self.state.context.visit), info)
 
-    def note_closed(self, now: Published) -> None:
+    def note_closed(self, published: Published) -> None:
         """Add the description of the active segment that an orderly close leaves."""
-        self.note(now, self.active_info(now))
+        self.note(published, self.active_info(published))
 
-    def replace_manifest(self, now: Published, kept: list[SegmentInfo]) -> None:
+    def replace_manifest(self, published: Published, sealed: list[SegmentInfo]) -> None:
         """Write a manifest of these sealed segments only."""
-        self.state.manifest.rewrite(kept, start_of(now, self.state.context.visit))
+        self.state.manifest.rewrite(sealed, start_of(published, self.state.context.visit))

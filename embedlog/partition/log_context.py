@@ -1,9 +1,9 @@
 """Values that all partitions of an open log share: the directory, bounds on descriptors, and the
 results of calls.
 
-CONTEXT-1  a `Context` is made when a log is opened, and outlives its partitions
-CONTEXT-2  descriptors that a partition keeps for appends or syncs are released by the longest idle
-           holder, never while in use. The bounds of `Shares` add up to `max.open.files`
+- A `Context` is made when a log is opened, and outlives its partitions.
+- Descriptors that a partition keeps for appends or syncs are released by the longest idle holder,
+  never while in use. The bounds of `Shares` add up to `max.open.files`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class AppendProgress:
         self.epoch = -1  # in a set: of the leader that appends the next piece
         self.epochs: list[int] = []  # in which each piece was appended
 
-    def copied(self) -> AppendProgress:
+    def copy(self) -> AppendProgress:
         """A progress of its own, with the bytes of the run: for an append that may go on after its
         caller has given up.
         """
@@ -155,7 +155,7 @@ class AppendProgress:
     def complete(self) -> bool:
         return self.start == len(self.run.buffer)
 
-    def appended(self) -> Appended:
+    def result(self) -> Appended:
         """The place of the run. REQUIRES: at least one batch was appended."""
         pieces = self.pieces
         times_ms = self.times_ms
@@ -166,16 +166,16 @@ class AppendProgress:
     @property
     def table_left(self) -> Any:
         """The buffer of `rows_left`."""
-        return self.run.table if self.start == 0 else self.rows_left
+        if self.start == 0:
+            return self.run.table
+        return self.rows_left
 
     @property
     def rows_left(self) -> Batches:
         batches = self.run.batches
-        return (
-            batches
-            if self.start == 0
-            else batches[np.searchsorted(batches["position"], self.start) :]
-        )
+        if self.start:
+            batches = batches[np.searchsorted(batches["position"], self.start) :]
+        return batches
 
     def take(self, base_offset: int, next_offset: int, size: int, time_ms: int) -> None:
         self.pieces.append((base_offset, next_offset))
@@ -227,13 +227,12 @@ class Checkpoint(NamedTuple):
     high_watermark: int
 
     @classmethod
-    def of(cls, now: Published, durable_offset: int, *, closing: bool) -> Checkpoint:
+    def of(cls, published: Published, durable_offset: int, *, closing: bool) -> Checkpoint:
         """The offsets of a published tuple; at an orderly close everything is on stable storage."""
-        return cls(
-            now.log_end if closing else min(durable_offset, now.log_end),
-            now.log_start,
-            now.high_watermark,
-        )
+        recovery_point = published.log_end
+        if not closing:
+            recovery_point = min(durable_offset, recovery_point)
+        return cls(recovery_point, published.log_start, published.high_watermark)
 
 
 class Shares(NamedTuple):
@@ -264,10 +263,14 @@ class Traffic:
     __slots__ = ("_mutex", "bytes_in", "bytes_out", "lock_waited_ns", "lock_waits", "records_in")
 
     def __init__(self) -> None:
-        self.bytes_in = self.bytes_out = self.records_in = self.lock_waits = self.lock_waited_ns = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.records_in = 0
+        self.lock_waits = 0
+        self.lock_waited_ns = 0
         self._mutex = threading.RLock()  # a finalizer may drop a writer at any point
 
-    def take(self, writer: system.Writer) -> None:
+    def add_writer(self, writer: system.Writer) -> None:
         """Add the counts of a writer that is dropped."""
         raw = writer.raw
         with self._mutex:
@@ -278,14 +281,14 @@ class Traffic:
 
     if FREE_THREADED:
 
-        def read(self, size: int) -> None:
+        def add_read(self, size: int) -> None:
             """Add bytes that were read."""
             with self._mutex:
                 self.bytes_out += size
 
     else:
 
-        def read(self, size: int) -> None:
+        def add_read(self, size: int) -> None:
             """Add bytes that were read."""
             self.bytes_out += size
 
@@ -321,40 +324,43 @@ class KeptDescriptors:
         self._open: OrderedDict[int, tuple[Holder, int]] = OrderedDict()
         self._unchecked = 0  # opened since the last check
 
-    def opened(self, holder: Holder) -> None:
+    def add(self, holder: Holder) -> None:
+        """Keep a holder that has opened descriptors; idle ones beyond the limit are released."""
         self._open[id(holder)] = (holder, holder.use_count())
         self._unchecked += 1
-        for each in (
-            self._idle(holder)
-            if len(self._open) > self._limit or self._unchecked > self._spare
-            else ()
-        ):
-            if each.release():
-                self.closed(each)
+        if len(self._open) <= self._limit and self._unchecked <= self._spare:
+            return
+        for idle in self._find_idle(holder):
+            if idle.release():
+                self.remove(idle)
 
-    def _idle(self, holder: Holder) -> Sequence[Holder]:
-        """The longest unused beyond the limit, and the spare ones. An append without `used` has
-        moved the count of uses.
+    def _find_idle(self, newest: Holder) -> Sequence[Holder]:
+        """The longest unused beyond the limit, and the spare ones, without the newest. An append
+        without `note_use` has moved the count of uses.
         """
         self._unchecked = 0
-        for key, (each, count) in self._items():
-            if (now := each.use_count()) != count and key in self._open:
-                self._open[key] = (each, now)
-                self.used(each)
-        found = self._items()
-        excess = len(found) - self._limit
-        others = (each for _, (each, _) in found if each is not holder)
-        return list(islice(others, excess + self._spare)) if excess > 0 else ()
+        for key, (holder, count) in self._items():
+            use_count = holder.use_count()
+            if use_count != count and key in self._open:
+                self._open[key] = (holder, use_count)
+                self.note_use(holder)
+        items = self._items()
+        excess = len(items) - self._limit
+        if excess <= 0:
+            return ()
+        others = (holder for _, (holder, _) in items if holder is not newest)
+        return list(islice(others, excess + self._spare))
 
     def release_all(self, wait_s: float) -> bool:
         """Release every holder; False if one was in use for longer than the wait."""
-        for _, (each, _) in self._items():
-            if not each.release(wait_s):
+        for _, (holder, _) in self._items():
+            if not holder.release(wait_s):
                 return False
-            self.closed(each)
+            self.remove(holder)
         return True
 
-    def used(self, holder: Holder) -> None:
+    def note_use(self, holder: Holder) -> None:
+        """A holder was used: it is the last to be released."""
         try:
             self._open.move_to_end(id(holder))
         except KeyError:
@@ -367,7 +373,8 @@ class KeptDescriptors:
             except RuntimeError:  # changed meanwhile, by a finalizer or another thread
                 continue
 
-    def closed(self, holder: Holder) -> None:
+    def remove(self, holder: Holder) -> None:
+        """A holder has closed its descriptors."""
         self._open.pop(id(holder), None)
 
 
@@ -378,42 +385,44 @@ class CheckpointedOffsets:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._known: tuple[object, dict[tuple[str, int], int]] = (None, {})
+        # facts of the file, and the offsets that it had then
+        self._read: tuple[object, dict[tuple[str, int], int]] = (None, {})
 
     def of(self, topic: str, number: int) -> int:
         """The offset of a partition, 0 if it has none. Raises ForeignDirectoryError for a malformed
         file.
         """
-        found = files.facts_of(self._path)
-        seen = found and (found.inode, found.size, found.modified_ns)
-        known = self._known
-        if known[0] != seen:
-            known = self._known = (seen, checkpoints.read_offsets(self._path))
-        return known[1].get((topic, number), 0)
+        facts = files.facts_of(self._path)
+        version = facts and (facts.inode, facts.size, facts.modified_ns)
+        read_version, offsets = self._read
+        if read_version != version:
+            offsets = checkpoints.read_offsets(self._path)
+            self._read = (version, offsets)
+        return offsets.get((topic, number), 0)
 
 
-def write_checkpoints(root: Path, found: Mapping[tuple[str, int], Checkpoint], mode: int) -> None:
+def write_checkpoints(root: Path, offsets: Mapping[tuple[str, int], Checkpoint], mode: int) -> None:
     """Write recovery points, log starts and high watermarks of these partitions.
 
     REQUIRES the directory lock, or the open lock as the last process.
     """
-    if not found:
+    if not offsets:
         return
     checkpoints.update(
         root / file_names.RECOVERY_POINTS,
-        {name: each.recovery_point for name, each in found.items()},
+        {name: checkpoint.recovery_point for name, checkpoint in offsets.items()},
         mode,
     )
     # Kafka omits a log start that is the start of a segment, but then a missing one would not be
     # noticed.
     checkpoints.update(
         root / file_names.LOG_STARTS,
-        {name: each.log_start or None for name, each in found.items()},
+        {name: checkpoint.log_start or None for name, checkpoint in offsets.items()},
         mode,
     )
     checkpoints.update(
         root / file_names.HIGH_WATERMARKS,
-        {name: each.high_watermark for name, each in found.items()},
+        {name: checkpoint.high_watermark for name, checkpoint in offsets.items()},
         mode,
     )
 

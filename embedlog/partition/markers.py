@@ -1,10 +1,10 @@
 """Writes the marker that ends a transaction in one partition, as Kafka does (format.md 13.3).
 
-MARKER-1  the order is marker, entry of the transaction index, publication; a repair writes the
-    entry again from the marker
-MARKER-2  a marker carries a raised epoch. Nothing is written if the stored epoch is as high, so any
-    process may repeat it
-MARKER-3  a marker is written with or without an open transaction: its epoch fences late appends
+- The order is marker, entry of the transaction index, publication; a repair writes the entry again
+  from the marker.
+- A marker carries a raised epoch. Nothing is written if the stored epoch is as high, so any process
+  may repeat it.
+- A marker is written with or without an open transaction: its epoch fences late appends.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ def append_marker(
     lock: AppendLock,
     producer_id: int,
     epoch: int,
+    *,
     commit: bool,
     coordinator_epoch: int | None,
     deadline_ns: int,
@@ -31,14 +32,14 @@ def append_marker(
     """The offset of the marker; None if the stored epoch is as high. REQUIRES the partition's
     mutex. Raises FencedError.
     """
-    while (
-        found := _attempt(lock, producer_id, epoch, commit, coordinator_epoch, deadline_ns)
-    ) is not None:
-        code, offset = found
+    while True:
+        outcome = _attempt(lock, producer_id, epoch, commit, coordinator_epoch, deadline_ns)
+        if outcome is None:
+            return None
+        code, offset = outcome
         if code == system.APPENDED:
             return offset
         lock.settle(code, deadline_ns)
-    return None
 
 
 def _attempt(
@@ -51,10 +52,10 @@ def _attempt(
 ) -> tuple[int, int] | None:
     """(code, offset) of an attempt; None if the stored epoch is as high."""
     lock.producers.catch_up()
-    with lock.exclusive_mutexed(deadline_ns) as held:
-        now = held.now
-        writer = held.writer.native()
-        state = held.producer_state(now)
+    with lock.exclusive_mutexed(deadline_ns) as locked:
+        published = locked.published
+        writer = locked.writer.native()
+        state = locked.producer_state(published)
         producer = state.producers.get(producer_id) or Producer(producer_id)
         if _is_ended(producer, epoch):
             return None
@@ -63,13 +64,13 @@ def _attempt(
             coordinator_epoch = max(producer.coordinator_epoch, 0)
         fenced = coordinator_epoch < producer.coordinator_epoch
         if not fenced:
-            held.state.mark_dirty()
+            locked.state.mark_dirty()
             now_ms = system.wall_ms()
             batch = marker_batch(producer_id, epoch, commit, coordinator_epoch, now_ms)
-            code = _write(held, state, producer, batch, commit)
+            code = _write(locked, state, producer, batch, commit)
             if code == system.APPENDED:
                 marker = Marker(commit, coordinator_epoch)
-                held.producers.marked(producer_id, epoch, marker, now_ms, writer)
+                locked.producers.take_marker(producer_id, epoch, marker, now_ms, writer)
     if fenced:
         raise FencedError(
             f"a marker for producer {producer_id} by an older coordinator",
@@ -84,7 +85,7 @@ def _is_ended(producer: Producer, epoch: int) -> bool:
     return producer.epoch >= epoch
 
 
-def ending(
+def ending_of(
     state: ProducerState, producer_id: int, marker: Marker | None, offset: int
 ) -> tuple[int, bytes | None]:
     """The first unstable offset after a control batch at `offset`, and the entry of the transaction
@@ -92,33 +93,39 @@ def ending(
 
     `state` is that before the batch; `marker` is None for a control batch of another kind.
     """
-    others = [
-        start for each, start in state.open_transactions() if marker is None or each != producer_id
+    starts = [
+        start
+        for other_id, start in state.open_transactions()
+        if marker is None or other_id != producer_id
     ]
-    unstable = min(others, default=-1)
+    unstable = min(starts, default=-1)
     producer = state.producers.get(producer_id)
     if marker is None or marker.committed or producer is None or producer.transaction_start < 0:
         return unstable, None
-    stable = unstable if unstable >= 0 else offset + 1
+    stable = offset + 1
+    if unstable >= 0:
+        stable = unstable
     aborted = AbortedTransaction(producer_id, producer.transaction_start, offset, stable)
     return unstable, aborted_transactions.encode([aborted])
 
 
 def _write(
-    held: LockedPartition, state: ProducerState, producer: Producer, batch: bytes, commit: bool
+    locked: LockedPartition, state: ProducerState, producer: Producer, batch: bytes, commit: bool
 ) -> int:
-    now = held.now
-    writer = held.writer.native()
-    unstable, entry = ending(state, producer.producer_id, Marker(commit, 0), now.log_end)
+    published = locked.published
+    writer = locked.writer.native()
+    unstable, entry = ending_of(state, producer.producer_id, Marker(commit, 0), published.log_end)
     if entry is None:
         code = writer.append_marker(batch, unstable, None, -1)
     else:
-        path = file_names.segment_path(held.path, now.segment_base, file_names.TRANSACTION_INDEX)
-        with files.opened(path, files.CREATE, held.mode) as fd:
+        path = file_names.segment_path(
+            locked.path, published.segment_base, file_names.TRANSACTION_INDEX
+        )
+        with files.opened(path, files.CREATE, locked.mode) as fd:
             code = writer.append_marker(batch, unstable, entry, fd)
-        if code != system.APPENDED and now.transaction_entries == 0:
+        if code != system.APPENDED and published.transaction_entries == 0:
             # in Kafka only a segment with an aborted transaction has one
             files.unlink(path, missing_ok=True)
     if code == system.MUST_REPAIR:
-        raise StorageError("an incompletely written marker could not be removed", path=held.path)
+        raise StorageError("an incompletely written marker could not be removed", path=locked.path)
     return code

@@ -15,11 +15,11 @@ from embedlog.errors import EmbedlogError, LockTimeoutError
 from embedlog.partition import idempotent_append, markers, retention, shutdown
 from embedlog.partition.aborted_index import AbortedIndex
 from embedlog.partition.append_lock import AppendLock
-from embedlog.partition.compaction.cleaner import Cleaner
+from embedlog.partition.compaction.cleaner import LogCleaner
 from embedlog.partition.log_context import AppendProgress, Checkpoint, check_sizes
 from embedlog.partition.producer_sequences import ProducerSequences
 from embedlog.partition.reader import Reader
-from embedlog.partition.replication.known_high_watermark import as_known
+from embedlog.partition.replication.known_high_watermark import with_known_high_watermark
 from embedlog.partition.replication.refusals import check_without_replicas
 from embedlog.partition.replication.replica_log import ReplicaLog
 from embedlog.partition.segment_list import SegmentList
@@ -72,21 +72,22 @@ class Partition:
         self.path = path
         self.topic_id = topic_id
         self._context = context
-        self._state = state = PartitionState(context, topic, number, path, topic_id, config)
+        state = PartitionState(context, topic, number, path, topic_id, config)
+        self._state = state
         self.direct_target: DirectTarget = state
         self._segments = SegmentList(state)
         self._producers = ProducerSequences(state, self._segments)
         self._writer = AppendWriter(state)
         self._lock = AppendLock(state, self._segments, self._writer, self._producers)
         self._aborted = AbortedIndex(state, self._segments, self._lock.store)
-        self._reader = Reader(state, self._segments, self._aborted, self._lock.settled)
-        self.point, self._pruning = (
-            self._reader.points.read,
-            TimePruning(state, self._segments, self._reader),
-        )
+        self._reader = Reader(state, self._segments, self._aborted, self._lock.wait_settled)
+        self.point = (
+            self._reader.points.read
+        )  # bound once: a point read costs no call of this class
+        self._pruning = TimePruning(state, self._segments, self._reader)
         self._syncer = Syncer(self._lock, self._reader)
         self.replica = ReplicaLog(self._lock, self._reader, self._syncer)
-        self._writer.on_segment = self._syncer.opened
+        self._writer.on_segment = self._syncer.open_segment
         state.connect(forget_caches=self._forget_caches, release_writer=self._release_writer)
 
     # ---- lifetime --------------------------------------------------------------------------------
@@ -98,8 +99,8 @@ class Partition:
     def close(self) -> None:
         """Release descriptors and the mapping; appended records stay in the files. Idempotent."""
         self._state.close()
-        self._context.writers.closed(self._writer)
-        self._context.syncers.closed(self._syncer)
+        self._context.writers.remove(self._writer)
+        self._context.syncers.remove(self._syncer)
 
     def close_in_order(self) -> None:
         """Leave the files as Kafka does. REQUIRES the open lock of the directory, as the last
@@ -153,11 +154,11 @@ class Partition:
         """The published tuple."""
         return self._state.published()
 
-    def settled(self) -> Published:
+    def wait_settled(self) -> Published:
         """The published tuple at a moment when no segment is being replaced. Raises
         LockTimeoutError.
         """
-        return self._lock.settled()
+        return self._lock.wait_settled()
 
     @property
     def read_only(self) -> bool:
@@ -179,7 +180,9 @@ class Partition:
     def mapped_page(self) -> system.Page | None:
         """The control page if it is mapped, for waits on it."""
         mapped = self._state.page_file
-        return None if mapped is None else mapped.page
+        if mapped is None:
+            return None
+        return mapped.page
 
     def notify(self) -> None:
         """Wake the processes that follow decisions in this partition (`system.Page.notice`). Raises
@@ -206,7 +209,9 @@ class Partition:
 
     def checkpoint(self, *, closing: bool) -> Checkpoint:
         """The offsets that belong in the checkpoints of the directory."""
-        return Checkpoint.of(as_known(self._state), self._state.durable_offset, closing=closing)
+        return Checkpoint.of(
+            with_known_high_watermark(self._state), self._state.durable_offset, closing=closing
+        )
 
     # ---- the append lock -------------------------------------------------------------------------
 
@@ -228,7 +233,7 @@ class Partition:
         """The next sequence of a producer. REQUIRES `exclusive`. Raises FencedError,
         InvalidTransactionStateError.
         """
-        return self._producers.following_locked(stamp, self._state.read_page())
+        return self._producers.following_sequence_locked(stamp, self._state.read_page())
 
     # ---- appending -------------------------------------------------------------------------------
 
@@ -267,7 +272,8 @@ class Partition:
         until = state.deadline() if deadline_ns is None else deadline_ns
         if state.closed or state.page_file is None:
             state.ensure_open(until)
-        progress = progress or AppendProgress(run)
+        if progress is None:
+            progress = AppendProgress(run)
         progress.refusal = None
         in_doubt = progress.is_in_doubt(stamp)
         must_read = state.writer is None or bool(state.writer.topics & 1)
@@ -275,7 +281,7 @@ class Partition:
         durable = 0
         while True:
             topics = self._read_settings() if must_read else None
-            refusal = None if in_doubt else self._refusal(progress)
+            refusal = None if in_doubt else self._find_refusal(progress)
             if refusal is None:
                 progress.is_begun = True
                 code, unsynced_ms, durable = self._append_judged(
@@ -297,7 +303,7 @@ class Partition:
         if flush:
             end = progress.pieces[-1][1]
             self._syncer.flush_if_due(end, end - durable, unsynced_ms, until)
-        return progress.appended()
+        return progress.result()
 
     def _read_settings(self) -> int:
         """Read the topic's present settings; the topics word before that. REQUIRES no lock here.
@@ -305,14 +311,16 @@ class Partition:
         Raises ClosedError, UnknownTopicOrPartitionError.
         """
         page = self._context.directory_page
-        topics = 0 if page is None else page.topics()
+        topics = 0
+        if page is not None:
+            topics = page.topics()
         self._context.renew_settings(self.topic, self.number)
         if self._state.closed:
             self._state.raise_closed()
         self._state.check_deleted()
         return topics
 
-    def _refusal(self, progress: AppendProgress) -> EmbedlogError | None:
+    def _find_refusal(self, progress: AppendProgress) -> EmbedlogError | None:
         """The error with which the settings refuse the rest of a run; None if they accept it."""
         if progress.complete:
             return None
@@ -348,8 +356,10 @@ class Partition:
             if not state.marked_dirty:
                 with self._lock.exclusive_mutexed(until):
                     state.mark_dirty()
-            context.writers.used(self._writer)
-            known = system.NULL if stamp is None else self._producers.known(stamp)
+            context.writers.note_use(self._writer)
+            producer = system.NULL
+            if stamp is not None:
+                producer = self._producers.cached_state(stamp)
             if topics is not None:
                 self._writer.native().topics = topics
             code = system.APPENDED
@@ -362,14 +372,14 @@ class Partition:
                     code = system.OTHER_SETTINGS
                 elif followers is None:
                     code = writer.append(
-                        run.buffer, progress.start, progress.table_left, slice_ns, known
+                        run.buffer, progress.start, progress.table_left, slice_ns, producer
                     )
                 else:
-                    code = followers.append(progress, slice_ns, known)
+                    code = followers.append(progress, slice_ns, producer)
                 if code == system.APPENDED:
                     out = writer.out
                     if stamp is not None and stamp.transactional:
-                        self._producers.appended(run, progress.start, writer)
+                        self._producers.take_appended(run, progress.start, writer)
                     progress.take(
                         out.base_offset, out.next_offset, out.consumed, out.append_time_ms
                     )
@@ -408,15 +418,20 @@ class Partition:
         until = self._state.deadline() if deadline_ns is None else deadline_ns
         self._state.ensure_open(until)
         with self._lock.mutex_until(until):
-            self._context.writers.used(self._writer)
+            self._context.writers.note_use(self._writer)
             return markers.append_marker(
-                self._lock, producer_id, epoch, commit, coordinator_epoch, until
+                self._lock,
+                producer_id,
+                epoch,
+                commit=commit,
+                coordinator_epoch=coordinator_epoch,
+                deadline_ns=until,
             )
 
-    def note_direct(self, stamp: Stamp, next_sequence: int, seen: int) -> None:
+    def note_direct(self, stamp: Stamp, next_sequence: int, slot: int) -> None:
         """Take over the state in which appends to `direct_target` left a producer."""
         with self._state.mutex:
-            self._producers.note(stamp, next_sequence, seen)
+            self._producers.note(stamp, next_sequence, slot)
 
     def seen_plain(self, stamp: Stamp) -> int:
         """The slot of a producer after its last append outside of transactions, -1 if that is not
@@ -430,33 +445,34 @@ class Partition:
         """(producer id, epoch, first offset) of every transaction that is open here, the oldest
         first.
         """
-        opened = [
-            each for each in self._present().producers.values() if each.transaction_start >= 0
+        transactions = [
+            (producer.producer_id, producer.epoch, producer.transaction_start)
+            for producer in self._producer_state().producers.values()
+            if producer.transaction_start >= 0
         ]
-        return sorted(
-            [(each.producer_id, each.epoch, each.transaction_start) for each in opened],
-            key=lambda each: each[2],
-        )
+        return sorted(transactions, key=lambda transaction: transaction[2])
 
     def stored_epoch(self, producer_id: int) -> int:
         """The newest epoch of a producer here, -1 if it is not known."""
-        producer = self._present().producers.get(producer_id)
-        return producer.epoch if producer is not None else -1
+        producer = self._producer_state().producers.get(producer_id)
+        if producer is None:
+            return -1
+        return producer.epoch
 
-    def _present(self) -> ProducerState:
+    def _producer_state(self) -> ProducerState:
         self._context.check_open()
         self._state.ensure_open()
         if self._context.read_only:
-            return self._reader.consistent(lambda now: self._present_mutexed())
-        return self._present_mutexed()
+            return self._reader.read_consistently(lambda published: self._producer_state_mutexed())
+        return self._producer_state_mutexed()
 
-    def _present_mutexed(self) -> ProducerState:
+    def _producer_state_mutexed(self) -> ProducerState:
         with self._lock.mutex_until(self._state.deadline()):
             return self._lock.present_producers()
 
     def expire_producers(self) -> None:
         """Forget producers that have been idle for long; for the housekeeper."""
-        if self._state.page_file is not None and self._producers.loaded:
+        if self._state.page_file is not None and self._producers.is_loaded:
             with self._lock.mutex_until(self._state.deadline()):
                 self._producers.expire(self._context.producer_expiration_ms)
 
@@ -475,15 +491,15 @@ class Partition:
         OffsetOutOfRangeError, CorruptRecordError.
         """
         self._context.check_open()
-        found = self._reader.fetch(
+        fetched = self._reader.fetch(
             offset,
             max_bytes=max_bytes,
             committed=isolation == "read_committed",
             upto=upto,
             pool=pool,
         )
-        self._state.traffic.read(len(found.data))
-        return found
+        self._state.traffic.add_read(len(fetched.data))
+        return fetched
 
     def tail(self, offset: int, isolation: str) -> Tail | None:
         """A short path to the records after `offset`; None if that is not the end, or was not
@@ -500,7 +516,7 @@ class Partition:
         (-1, -1) if there is none.
         """
         self._state.ensure_open()
-        return self.replica.epochs.end(epoch)
+        return self.replica.epochs.end_of(epoch)
 
     def offset_for_time(
         self, timestamp_ms: int, isolation: str = "read_uncommitted"
@@ -538,20 +554,22 @@ class Partition:
         """Whether a segment has records, as the directory shows without an open."""
         return holds_data(self.path)
 
-    def segments(self, now: Published) -> list[SegmentInfo]:
+    def segments(self, published: Published) -> list[SegmentInfo]:
         """The segments of a published tuple; the active one is the last. REQUIRES the append lock
-        (else `present`).
+        (else `present_segments`).
         """
-        return self._segments.all(now)
+        return self._segments.all(published)
 
-    def present(self) -> tuple[Published, list[SegmentInfo]]:
+    def present_segments(self) -> tuple[Published, list[SegmentInfo]]:
         """The published tuple and its segments, at a moment when no segment is being replaced.
 
         For every look without the append lock: other processes compact, roll and delete meanwhile.
         Raises CorruptRecordError, LockTimeoutError, StorageError, UnknownTopicOrPartitionError.
         """
         self._state.ensure_open()
-        return self._reader.consistent(lambda now: (now, self._segments.all(now)))
+        return self._reader.read_consistently(
+            lambda published: (published, self._segments.all(published))
+        )
 
     def forget_segments(self) -> None:
         """Read the list of segments again when it is needed."""
@@ -564,7 +582,7 @@ class Partition:
 
     def size_bytes(self) -> int:
         """Bytes in the logs of all segments."""
-        return sum(info.size for info in self.present()[1])
+        return sum(info.size for info in self.present_segments()[1])
 
     def split_points(
         self, start: int, end: int, max_bytes: int, count: int | None = None
@@ -572,11 +590,13 @@ class Partition:
         """The ends of pieces of about `max_bytes` between two offsets, the last one at `end`, or
         the first `count` of them.
         """
-        return split_points(self._segments, self._reader, start, end, max_bytes, count)
+        return split_points(
+            self._segments, self._reader, start, end, max_bytes=max_bytes, count=count
+        )
 
-    def aborted_entries(self, info: SegmentInfo, now: Published) -> Entries:
+    def aborted_entries(self, info: SegmentInfo, published: Published) -> Entries:
         """The transaction index of one segment. Raises CorruptRecordError."""
-        return self._aborted.entries(info, now)
+        return self._aborted.entries(info, published)
 
     # ---- durability ------------------------------------------------------------------------------
 
@@ -585,9 +605,9 @@ class Partition:
         Raises DurabilityError.
         """
         self._state.ensure_open()
-        return self._syncer.sync(
-            self._state.published().log_end, self.deadline() if deadline_ns is None else deadline_ns
-        )
+        end = self._state.published().log_end
+        until = self.deadline() if deadline_ns is None else deadline_ns
+        return self._syncer.sync(end, until)
 
     def sync_to(self, end: int, deadline_ns: int) -> None:
         """Put the records below `end` on stable storage. Raises DurabilityError,
@@ -613,11 +633,9 @@ class Partition:
         Returns the number of segments. Raises LockTimeoutError.
         """
         state = self._state
-        deleted = (
-            retention.retain(self._lock)
-            if retention.applies(state.config) or state.bounds().log_start > 0
-            else 0
-        )
+        deleted = 0
+        if retention.applies(state.config) or state.bounds().log_start > 0:
+            deleted = retention.retain(self._lock)
         retention.unlink_deleted(state)
         return deleted
 
@@ -631,20 +649,27 @@ class Partition:
         """
         return retention.delete_records(self._lock, self._syncer, offset, epoch, deadline_ns)
 
-    def dirty_ratio(self, known: int, now_ms: int) -> float | None:
-        """The share of the log that a compaction would read, None if no pass is due. `known`: as
-        for `compact`.
+    def dirty_ratio(self, cleaned_to: int, now_ms: int) -> float | None:
+        """The share of the log that a compaction would read, None if no pass is due. `cleaned_to`:
+        as for `compact`.
         """
-        found = Cleaner(self._lock, self._reader, self._syncer).due(known, now_ms)
-        return None if found is None else found.ratio
+        clean_range = LogCleaner(self._lock, self._reader, self._syncer).find_due(
+            cleaned_to, now_ms
+        )
+        if clean_range is None:
+            return None
+        return clean_range.ratio
 
-    def compact(self, known: int, memory_bytes: int, now_ms: int, work: Work | None = None) -> int:
+    def compact(
+        self, cleaned_to: int, memory_bytes: int, now_ms: int, work: Work | None = None
+    ) -> int:
         """One pass of compaction if one is due: the offset up to which the log is clean then, -1 if
         no pass was completed.
 
-        `known`: the offset up to which this process cleaned it, -1: as in the checkpoint. REQUIRES
-        the housekeeper's lock. Raises CorruptRecordError, DurabilityError, LockTimeoutError.
+        `cleaned_to`: the offset up to which this process cleaned it, -1: as in the checkpoint.
+        REQUIRES the housekeeper's lock. Raises CorruptRecordError, DurabilityError,
+        LockTimeoutError.
         """
-        return Cleaner(self._lock, self._reader, self._syncer).compact(
-            known, memory_bytes, now_ms, work or Work()
+        return LogCleaner(self._lock, self._reader, self._syncer).compact(
+            cleaned_to, memory_bytes, now_ms, work or Work()
         )

@@ -1,15 +1,14 @@
 """A partition pinned at one moment, for a copy while other processes append, roll, retain and
 compact.
 
-PIN-1  the published records of that moment are in segments that only grow: bytes after their pinned
-       size do not count. Batches from the high watermark on do not count either: another leader may
-       cut them
-PIN-2  an open file stays readable after a rename over its name or an unlink. So all files are
-       opened under the append lock, or, without the right to lock, between two changes of the
-       generation; then they belong together
-PIN-3  files that were compacted after the first pin lack records that later committed ones
-       replaced. These, and the markers that committed them, are below the present high watermark: a
-       second pin of a compacted partition ends there
+- The published records of that moment are in segments that only grow: bytes after their pinned size
+  do not count. Batches from the high watermark on do not count either: another leader may cut them.
+- An open file stays readable after a rename over its name or an unlink. So all files are opened
+  under the append lock, or, without the right to lock, between two changes of the generation; then
+  they belong together.
+- Files that were compacted after the first pin lack records that later committed ones replaced.
+  These, and the markers that committed them, are below the present high watermark: a second pin of
+  a compacted partition ends there.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ class Pin(NamedTuple):
     """One partition as it was when it was pinned."""
 
     partition: Partition
-    now: Published
+    published: Published
     loaded: Loaded | None  # the files as a reader without a live control page had loaded them
     segments: list[SegmentInfo]
     end: int  # the high watermark of that moment: later records do not count
-    held: dict[int, int] | None = None  # descriptors of the segments, by base (PIN-2)
+    descriptors: dict[int, int] | None = None  # of the segments, by base
     aborted: dict[int, bytes] | None = None  # their transaction indexes, read when they were opened
 
     @scope
-    def opened(self, base: int) -> Iterator[int]:
+    def open_log(self, base: int) -> Iterator[int]:
         """The log file of a segment."""
-        if self.held is not None:
-            yield self.held[base]
+        if self.descriptors is not None:
+            yield self.descriptors[base]
             return
         with files.opened(file_names.segment_path(self.partition.path, base)) as fd:
             yield fd
@@ -60,25 +59,23 @@ class Pin(NamedTuple):
         """The entries of transactions that were aborted below the pinned end, as in their file."""
         if self.aborted is not None:
             return self.aborted[info.base]
-        entries = self.partition.aborted_entries(info, self.now)
+        entries = self.partition.aborted_entries(info, self.published)
         return bytes(entries[entries["last_offset"] < self.end].tobytes())
 
-    def moved(self) -> bool:
+    def has_moved(self) -> bool:
         """Whether files of the pin were replaced. Raises UnknownTopicOrPartitionError."""
         self.partition.check_deleted()
         return (
-            self.partition.published().generation != self.now.generation
+            self.partition.published().generation != self.published.generation
             or self.partition.loaded is not self.loaded
         )
 
     def epochs(self) -> checkpoints.EpochCache:
         """The leader epochs of the partition."""
         loaded = self.partition.loaded
-        return (
-            checkpoints.read_epochs(self.partition.path / file_names.EPOCHS)
-            if loaded is None
-            else loaded.epochs
-        )
+        if loaded is not None:
+            return loaded.epochs
+        return checkpoints.read_epochs(self.partition.path / file_names.EPOCHS)
 
     def producers(self) -> ProducerState:
         """The producers as of the newest snapshot below the end, in an object of its own; `replay`
@@ -86,11 +83,16 @@ class Pin(NamedTuple):
         """
         loaded = self.partition.loaded
         if loaded is not None and loaded.history.state.offset <= self.end:
-            known = loaded.history.state
-            return ProducerState(known.offset, known.producers.values())
+            state = loaded.history.state
+            return ProducerState(state.offset, state.producers.values())
         path = self.partition.path
-        offsets = [offset for offset in producer_history.snapshots(path) if offset <= self.end]
-        return producer_history.newest(path, offsets) or ProducerState(self.segments[0].base)
+        offsets = [
+            offset for offset in producer_history.snapshot_offsets(path) if offset <= self.end
+        ]
+        newest = producer_history.read_newest(path, offsets)
+        if newest is None:
+            newest = ProducerState(self.segments[0].base)
+        return newest
 
     @staticmethod
     def replay(state: ProducerState, data: memoryview, batches: Batches) -> None:
@@ -98,22 +100,26 @@ class Pin(NamedTuple):
         state.replay(batches, producer_history.markers_in(data, batches))
 
 
-def pin_of(partition: Partition, now: Published | None = None, end: int | None = None) -> Pin:
-    """Pin a partition as it is now, or as of the tuple `now`. It ends at the high watermark, or at
-    the one of an earlier pin.
+def pin_of(partition: Partition, published: Published | None = None, end: int | None = None) -> Pin:
+    """Pin a partition as it is now, or as of the tuple `published`. It ends at the high watermark,
+    or at the `end` of an earlier pin.
     """
     partition.check_deleted()
-    now, every = partition.present() if now is None else (now, partition.segments(now))
-    if end is None or partition.config.compacted:  # PIN-3
-        end = max(now.high_watermark, end or 0)
-    end = max(end, now.log_start)
-    segments = [info for info in every if info.base <= end]
-    return Pin(partition, now, partition.loaded, segments, end)
+    if published is None:
+        published, infos = partition.present_segments()
+    else:
+        infos = partition.segments(published)
+    if end is None or partition.config.compacted:
+        # files that were compacted after the earlier pin need the later records, too
+        end = max(published.high_watermark, end or 0)
+    end = max(end, published.log_start)
+    segments = [info for info in infos if info.base <= end]
+    return Pin(partition, published, partition.loaded, segments, end)
 
 
 @scope
-def held(partition: Partition, end: int) -> Iterator[Pin]:
-    """Pin a partition up to the `end` of an earlier pin, and open its files (PIN-2).
+def pin_files(partition: Partition, end: int) -> Iterator[Pin]:
+    """Pin a partition up to the `end` of an earlier pin, and open its files.
 
     Raises StorageError if they keep changing until the deadline.
     """
@@ -121,7 +127,10 @@ def held(partition: Partition, end: int) -> Iterator[Pin]:
     pause = threading.Event()
     fds = dict[int, int]()
     try:
-        while (pin := _opened(partition, end, fds)) is None:
+        while True:
+            pin = _open_files(partition, end, fds)
+            if pin is not None:
+                break
             _release_all(fds)
             if system.boot_ns() >= until:
                 raise StorageError(
@@ -133,17 +142,17 @@ def held(partition: Partition, end: int) -> Iterator[Pin]:
         _release_all(fds)
 
 
-def _opened(partition: Partition, end: int, fds: dict[int, int]) -> Pin | None:
+def _open_files(partition: Partition, end: int, fds: dict[int, int]) -> Pin | None:
     """Open all files of one moment; None if they changed meanwhile. Raises CorruptRecordError,
     StorageError.
     """
     aborted: dict[int, bytes] = {}
-    with _moment(partition) as now:
+    with _hold_moment(partition) as published:
         partition.forget_segments()
         try:
-            pin = pin_of(partition, now, end)
+            pin = pin_of(partition, published, end)
         except (CorruptRecordError, StorageError):
-            if partition.published().generation == now.generation:
+            if partition.published().generation == published.generation:
                 raise
             return None
         try:
@@ -151,42 +160,40 @@ def _opened(partition: Partition, end: int, fds: dict[int, int]) -> Pin | None:
                 fds[info.base] = files.open_file(
                     file_names.segment_path(partition.path, info.base), files.READ
                 )
-                index = file_names.segment_path(
-                    partition.path, info.base, file_names.TRANSACTION_INDEX
-                )
-                aborted[info.base] = (
-                    files.read_bytes(index) or b"" if info.transaction_entries else b""
-                )
+                aborted[info.base] = b""
+                if info.transaction_entries:
+                    index = file_names.segment_path(
+                        partition.path, info.base, file_names.TRANSACTION_INDEX
+                    )
+                    aborted[info.base] = files.read_bytes(index) or b""
         except StorageError:
-            if _same(pin):
+            if _is_unchanged(pin):
                 raise
             return None
-        if not _same(pin):
+        if not _is_unchanged(pin):
             return None
-    return pin._replace(
-        held=fds,
-        aborted={info.base: _whole(pin, info, aborted[info.base]) for info in pin.segments},
-    )
+    checked = {info.base: _check_index(pin, info, aborted[info.base]) for info in pin.segments}
+    return pin._replace(descriptors=fds, aborted=checked)
 
 
 @scope
-def _moment(partition: Partition) -> Iterator[Published]:
+def _hold_moment(partition: Partition) -> Iterator[Published]:
     """The published tuple. No file is replaced inside the block, except where this process may not
     lock.
     """
     if partition.read_only:
-        yield partition.settled()
+        yield partition.wait_settled()
         return
-    with partition.exclusive() as held:
-        yield held.now
+    with partition.exclusive() as locked:
+        yield locked.published
 
 
-def _whole(pin: Pin, info: SegmentInfo, raw: bytes) -> bytes:
+def _check_index(pin: Pin, info: SegmentInfo, raw: bytes) -> bytes:
     """The entries of a transaction index up to the pinned end. Raises CorruptRecordError if they
     are not as they were written.
     """
     path = file_names.segment_path(pin.partition.path, info.base, file_names.TRANSACTION_INDEX)
-    if info.base == pin.now.segment_base:
+    if info.base == pin.published.segment_base:
         raw = raw[: info.transaction_entries * aborted_transactions.ENTRY_SIZE]
     entries = aborted_transactions.decode(raw, info.base, path)
     if len(entries) < info.transaction_entries or info.transaction_digest not in (
@@ -200,11 +207,14 @@ def _whole(pin: Pin, info: SegmentInfo, raw: bytes) -> bytes:
     return bytes(entries[entries["last_offset"] < pin.end].tobytes())
 
 
-def _same(pin: Pin) -> bool:
+def _is_unchanged(pin: Pin) -> bool:
     """Whether files and log start are still those of the pin."""
-    then = pin.partition.published()
-    same = (then.generation, then.log_start) == (pin.now.generation, pin.now.log_start)
-    return same and pin.partition.loaded is pin.loaded
+    present = pin.partition.published()
+    is_same = (present.generation, present.log_start) == (
+        pin.published.generation,
+        pin.published.log_start,
+    )
+    return is_same and pin.partition.loaded is pin.loaded
 
 
 def _release_all(fds: dict[int, int]) -> None:

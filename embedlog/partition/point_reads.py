@@ -1,22 +1,22 @@
 """Reads the records of one visible batch at an offset or a time, for readers that take few records
 at random places.
 
-POINT-1  only the usual case is served: a mapped page or a log that no process has open, and one
-    batch. For a reader of committed records it is a batch without a transaction. In all other cases
-    the answer is None, and the general reader finds out why
-POINT-2  a batch that was verified and decoded is kept in the memory of this process, within
-    `RECENT_BYTES_MAX` for all partitions of the directory. It is returned again without a read
-    while the page and its generation are those of its read. Small ones that are not compressed are
-    not kept: a read costs as much as the replacement of an older one
-POINT-3  a cut, a compaction and a rebuilt page change the generation or the page. The log start,
-    the visible end and a deletion are read from the page each time
-POINT-4  without a page, a read counts only if no writer was found until its end, as for every
-    reader of a closed log
-POINT-5  an entry of the time index selects where a search by time begins, if the batch that it
-    names has its timestamp. The batches after it are verified like those at an offset
-POINT-6  a new generation closes the files that were opened before it: a segment that was replaced
-    keeps its name. A thread may just open one of them, so a read that misses its generation closes
-    them again
+- Only the usual case is served: a mapped page or a log that no process has open, and one batch. For
+  a reader of committed records it is a batch without a transaction. In all other cases the answer
+  is None, and the general reader finds out why.
+- A batch that was verified and decoded is kept in the memory of this process, within
+  `RECENT_BYTES_MAX` for all partitions of the directory. It is returned again without a read while
+  the page and its generation are those of its read. Small ones that are not compressed are not
+  kept: a read costs as much as the replacement of an older one.
+- A cut, a compaction and a rebuilt page change the generation or the page. The log start, the
+  visible end and a deletion are read from the page each time.
+- Without a page, a read counts only if no writer was found until its end, as for every reader of a
+  closed log.
+- An entry of the time index selects where a search by time begins, if the batch that it names has
+  its timestamp. The batches after it are verified like those at an offset.
+- A new generation closes the files that were opened before it: a segment that was replaced keeps
+  its name. A thread may just open one of them, so a read that misses its generation closes them
+  again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from embedlog.storage.manifest import SegmentInfo
 
 KEPT_BYTES_MIN: Final = 32 << 10  # of a batch that is not compressed
-PLACES_MAX: Final = 64  # segments that are remembered
+KNOWN_SEGMENTS_MAX: Final = 64  # segments that are remembered
 TRANSACTIONAL: Final = 0x10
 SINCE_READS_MAX: Final = 4  # of a search by time: its entry may be the one before
 OBJECT_BYTES: Final = 1024  # of a kept batch, in addition to its records section
@@ -66,7 +66,7 @@ class PointRead(NamedTuple):
     epoch: int
 
 
-class _Kept(NamedTuple):
+class _KeptBatch(NamedTuple):
     """A verified batch."""
 
     run: RecordRun  # from its first record on; nothing is taken from it
@@ -88,7 +88,7 @@ class _Files:
         self.opened: tuple[list[Handle], short_read.Point] = ([], point)
 
 
-class _Place:
+class _KnownSegment:
     """A segment of one generation. `source`: the control page, or the files as a reader of a closed
     log loaded them.
     """
@@ -113,13 +113,14 @@ class _Place:
         segment = short_read.Segment(
             info.base, info.size, info.index_entries, info.digest, *fds, info.gapless
         )
+        lateness_ms = info.lateness_ms if info.min_timestamp >= 0 else -1
         return short_read.Point(
             segment,
             source.page if isinstance(source, PageFile) else source.published,
             end=self.end,
             generation=self.generation,
             flags=info.flags,
-            times=(info.time_entries, info.lateness_ms if info.min_timestamp >= 0 else -1),
+            times=(info.time_entries, lateness_ms),
         )
 
 
@@ -135,7 +136,7 @@ class PointReads:
         notice: Callable[[int], None],
     ) -> None:
         """`notice` is called with a generation before files of it are opened, and with -1 if one
-        may be of another (POINT-6).
+        may be of another.
         """
         self._state = state
         self._segments = segments
@@ -145,20 +146,21 @@ class PointReads:
         self._handles = state.context.handles
         self._directory = str(state.path)
         self._recent: RecentBatches = state.context.recent_batches
-        self._places: tuple[_Place, ...] = ()  # in the order of their base offsets, as `_bases`
+        # in the order of their base offsets, as `_bases`
+        self._known_segments: tuple[_KnownSegment, ...] = ()
         self._bases: tuple[int, ...] = ()
-        self._kept: dict[int, _Kept] = {}  # by base offset
+        self._kept: dict[int, _KeptBatch] = {}  # by base offset
         # base offsets of the kept batches in order; both under the mutex of `RecentBatches`
         self._firsts: list[int] = []
         self._buffer_bytes = BUFFER_BYTES
 
     def forget(self) -> None:
-        """Drop all kept batches and places: the files may have been replaced."""
+        """Drop all kept batches and known segments: the files may have been replaced."""
         self._bases = ()
-        self._places = ()
+        self._known_segments = ()
         self._recent.drop(self)
 
-    def dropped(self, first: int) -> None:
+    def forget_batch(self, first: int) -> None:
         """For `RecentBatches`, in its mutex: this batch is not kept any more."""
         if self._kept.pop(first, None) is not None:
             del self._firsts[bisect_left(self._firsts, first)]
@@ -168,96 +170,105 @@ class PointReads:
         must read it.
         """
         out = short_read.make_placed()
-        place = self._known(offset)
-        if place is None or not short_read.place_begin(
-            place.files.opened[1].raw, offset, committed, out
+        segment = self._find_known(offset)
+        if segment is None or not short_read.place_begin(
+            segment.files.opened[1].raw, offset, committed, out
         ):
-            place = self._placed(offset)
-            if place is None or not short_read.place_begin(
-                place.files.opened[1].raw, offset, committed, out
+            segment = self._find_segment(offset)
+            if segment is None or not short_read.place_begin(
+                segment.files.opened[1].raw, offset, committed, out
             ):
                 return None
-        kept = self._held(offset, place)
-        if kept is None:
-            kept = self._verified(offset, ANY_TIME, committed, place, out)
-            if kept is None:
+        batch = self._find_kept(offset, segment)
+        if batch is None:
+            batch = self._read_verified(offset, ANY_TIME, committed, segment, out)
+            if batch is None:
                 return None
-        if committed and kept.transactional:
+        if committed and batch.transactional:
             return None
-        run = kept.run.at(offset)
+        run = batch.run.at(offset)
         if not run.count:
             return None  # compaction removed the last records of this batch
-        self._state.traffic.bytes_out += kept.size_bytes
-        return PointRead(run, kept.size_bytes, out.log_start, out.visible_end, out.epoch)
+        self._state.traffic.bytes_out += batch.size_bytes
+        return PointRead(run, batch.size_bytes, out.log_start, out.visible_end, out.epoch)
 
-    def since(self, timestamp_ms: int, committed: bool) -> OffsetAndTimestamp | None:
+    def find_since(self, timestamp_ms: int, committed: bool) -> OffsetAndTimestamp | None:
         """The first visible record with this timestamp or a later one; None if the general reader
         must find it.
         """
-        now = self._state.published()
+        published = self._state.published()
         out = short_read.make_placed()
-        info = self._listed(lambda: next(self._segments.reaching(timestamp_ms, now), None))
+        info = self._search_list(
+            lambda: next(self._segments.reaching(timestamp_ms, published), None)
+        )
         if info is None or info.max_timestamp < timestamp_ms:
             return None
-        start = max(info.base, now.log_start)
-        place = self._known(start)
+        start = max(info.base, published.log_start)
+        segment = self._find_known(start)
         if (
-            place is None
-            or place.info.base != info.base
-            or not self._begins(place, timestamp_ms, committed, out)
+            segment is None
+            or segment.info.base != info.base
+            or not self._begin_search(segment, timestamp_ms, committed, out)
         ):
-            place = self._placed(start)
-            if place is None or not self._begins(place, timestamp_ms, committed, out):
+            segment = self._find_segment(start)
+            if segment is None or not self._begin_search(segment, timestamp_ms, committed, out):
                 return None
         offset = out.next_offset
         for _ in range(SINCE_READS_MAX):
             if offset >= out.visible_end:
                 return None
-            kept = self._held(offset, place) or self._verified(
-                offset, timestamp_ms, committed, place, out
-            )
-            found = None if kept is None else kept.run.at(offset).since(timestamp_ms)
-            if kept is not None and found is not None:
-                return OffsetAndTimestamp(*found, kept.run.leader_epoch)
-            following = out.next_offset if kept is None else kept.run.end
+            batch = self._find_kept(offset, segment)
+            if batch is None:
+                batch = self._read_verified(offset, timestamp_ms, committed, segment, out)
+            if batch is None:
+                following = out.next_offset
+            else:
+                record = batch.run.at(offset).since(timestamp_ms)
+                if record is not None:
+                    return OffsetAndTimestamp(*record, batch.run.leader_epoch)
+                following = batch.run.end
             if following <= offset:
                 return None
             offset = following
         return None
 
-    def _begins(self, place: _Place, timestamp_ms: int, committed: bool, out: Any) -> bool:
-        """Whether the time index shows where a search begins: at `next_offset`."""
-        opened = self._acquired(place, place.timed)
-        if opened is None:
+    def _begin_search(
+        self, segment: _KnownSegment, timestamp_ms: int, committed: bool, out: Any
+    ) -> bool:
+        """Find in the time index where a search begins (`next_offset`); False if it does not show
+        that.
+        """
+        acquired = self._acquire(segment, segment.timed)
+        if acquired is None:
             return False
-        handles, point = opened
+        handles, point = acquired
         try:
-            found = bool(
+            is_found = bool(
                 short_read.place_since(point.raw, timestamp_ms, committed, handles[-1].fd, out)
             )
         finally:
             self._handles.release_together(handles)
-        return found or self._missed(place)
+        return is_found or self._forget_replaced(segment)
 
-    def _held(self, offset: int, place: _Place) -> _Kept | None:
+    def _find_kept(self, offset: int, segment: _KnownSegment) -> _KeptBatch | None:
         """The kept batch that holds `offset`."""
         recent = self._recent
         with recent.mutex:
-            at = bisect_right(self._firsts, offset)
-            if not at:
+            number = bisect_right(self._firsts, offset)
+            if not number:
                 return None
-            first = self._firsts[at - 1]
-            kept = self._kept[first]
+            first = self._firsts[number - 1]
+            batch = self._kept[first]
             if (
-                kept.run.end <= offset
-                or kept.generation != place.generation
-                or kept.source is not place.source
+                batch.run.end <= offset
+                or batch.generation != segment.generation
+                or batch.source is not segment.source
             ):
                 return None
-            recent.used(self, first)
-            return kept
+            recent.note_use(self, first)
+            return batch
 
-    # ---- places ----------------------------------------------------------------------------------
+    # ---- segments --------------------------------------------------------------------------------
 
     def _source(self) -> PageFile | Loaded | None:
         """The source of the published offsets now. A reader of a closed log looks for a writer
@@ -268,47 +279,48 @@ class PointReads:
             state.follow_writer()
         return state.page_file or state.static
 
-    def _known(self, offset: int) -> _Place | None:
+    def _find_known(self, offset: int) -> _KnownSegment | None:
         bases = self._bases
-        places = self._places
-        at = bisect_right(bases, offset) - 1
-        if at < 0 or at >= len(places) or self._state.closed:
+        segments = self._known_segments
+        number = bisect_right(bases, offset) - 1
+        if number < 0 or number >= len(segments) or self._state.closed:
             return None
-        place = places[at]
-        return place if place.source is self._source() else None
+        segment = segments[number]
+        if segment.source is not self._source():
+            return None
+        return segment
 
-    def _placed(self, offset: int) -> _Place | None:
+    def _find_segment(self, offset: int) -> _KnownSegment | None:
         """The segment that has `offset` now."""
         state = self._state
         if state.closed or state.context.locked:
             return None
-        now = state.published()
+        published = state.published()
         source = self._source()
         if source is None:
             return None
         if not isinstance(source, PageFile):
-            now = source.published
-        if now.generation % 2 or not now.log_start <= offset < now.log_end:
+            published = source.published
+        if published.generation % 2 or not published.log_start <= offset < published.log_end:
             return None
-        self._notice(now.generation)
-        info = self._listed(lambda: self._segments.at(offset, now))
+        self._notice(published.generation)
+        info = self._search_list(lambda: self._segments.at(offset, published))
         if info is None:
             return None
-        place = _Place(
-            info, source, -1 if info.base == now.segment_base else info.next_offset, now.generation
-        )
-        known = {
-            each.info.base: each
-            for each in self._places[-PLACES_MAX:]
-            if each.generation == now.generation
+        end = -1 if info.base == published.segment_base else info.next_offset
+        segment = _KnownSegment(info, source, end, published.generation)
+        by_base = {
+            other.info.base: other
+            for other in self._known_segments[-KNOWN_SEGMENTS_MAX:]
+            if other.generation == published.generation
         }
-        known[info.base] = place
-        places = tuple(known[base] for base in sorted(known))
-        self._places = places
-        self._bases = tuple(each.info.base for each in places)
-        return place
+        by_base[info.base] = segment
+        segments = tuple(by_base[base] for base in sorted(by_base))
+        self._known_segments = segments
+        self._bases = tuple(other.info.base for other in segments)
+        return segment
 
-    def _listed(self, search: Callable[[], SegmentInfo | None]) -> SegmentInfo | None:
+    def _search_list(self, search: Callable[[], SegmentInfo | None]) -> SegmentInfo | None:
         """The result of a search in the list of segments; None also if the list cannot be made, as
         after a deletion.
         """
@@ -319,60 +331,61 @@ class PointReads:
 
     # ---- reading ---------------------------------------------------------------------------------
 
-    def _acquired(
-        self, place: _Place, files: _Files
+    def _acquire(
+        self, segment: _KnownSegment, files: _Files
     ) -> tuple[list[Handle], short_read.Point] | None:
-        """The open files of a place, until `release_together`, with the point that has their
+        """The open files of a segment, until `release_together`, with the point that has their
         descriptors.
         """
-        known, point = files.opened
+        known_handles, point = files.opened
         try:
             handles = self._handles.acquire_together(
-                self._directory, place.info.base, files.names, known
+                self._directory, segment.info.base, files.names, known_handles
             )
         except StorageError:
             return None
-        if handles is not known:
+        if handles is not known_handles:
             fds = [handle.fd for handle in handles]
-            point = place.point((fds[0], fds[1], fds[2] if place.info.digested else -1))
+            digest_fd = fds[2] if segment.info.digested else -1
+            point = segment.point((fds[0], fds[1], digest_fd))
             files.opened = (handles, point)
         return handles, point
 
-    def _verified(
-        self, offset: int, timestamp_ms: int, committed: bool, place: _Place, out: Any
-    ) -> _Kept | None:
+    def _read_verified(
+        self, offset: int, timestamp_ms: int, committed: bool, segment: _KnownSegment, out: Any
+    ) -> _KeptBatch | None:
         """The batch that holds `offset`, or the first one after it as new as `timestamp_ms`, read
         and verified.
         """
-        opened = self._acquired(place, place.files)
-        if opened is None:
+        acquired = self._acquire(segment, segment.files)
+        if acquired is None:
             return None
         try:
-            data = self._data(offset, timestamp_ms, committed, opened[1], out)
+            data = self._read_data(offset, timestamp_ms, committed, acquired[1], out)
         finally:
-            self._handles.release_together(opened[0])
+            self._handles.release_together(acquired[0])
         if data is None:
-            self._missed(place)
+            self._forget_replaced(segment)
             return None
-        if not (isinstance(place.source, PageFile) or place.source is self._source()):
+        if not (isinstance(segment.source, PageFile) or segment.source is self._source()):
             return None
-        return self._decoded(data, place, out)
+        return self._decode(data, segment, out)
 
-    def _missed(self, place: _Place) -> bool:
+    def _forget_replaced(self, segment: _KnownSegment) -> bool:
         """After a read without a result: forget its files if they were replaced meanwhile.
         False.
         """
-        if self._state.published().generation != place.generation:
+        if self._state.published().generation != segment.generation:
             self._notice(-1)
         return False
 
-    def _data(
+    def _read_data(
         self, offset: int, timestamp_ms: int, committed: bool, point: short_read.Point, out: Any
     ) -> memoryview | None:
-        buffer = _memory(self._buffer_bytes)
+        buffer = _lease(self._buffer_bytes)
         code = short_read.place_read(point, offset, timestamp_ms, committed, buffer, out)
         if code == TOO_SMALL and out.found.need <= READ_BYTES_MAX:
-            buffer = _memory(out.found.need)
+            buffer = _lease(out.found.need)
             code = short_read.place_read(point, offset, timestamp_ms, committed, buffer, out)
         if code != FOUND:
             return None
@@ -381,10 +394,10 @@ class PointReads:
             self._buffer_bytes = need + need // 16
         return buffer
 
-    def _decoded(self, data: memoryview, place: _Place, out: Any) -> _Kept | None:
-        found = out.found
+    def _decode(self, data: memoryview, segment: _KnownSegment, out: Any) -> _KeptBatch | None:
+        read = out.found
         batch = out.batch
-        if not self._epochs.is_latest(found.epoch, out.first_offset):
+        if not self._epochs.is_latest(read.epoch, out.first_offset):
             return None
         start = batch.position
         body = data[start + HEADER_SIZE : start + batch.size]
@@ -401,38 +414,35 @@ class PointReads:
         if run is None or not run.count:
             return None
         transactional = bool(batch.attributes & TRANSACTIONAL)
-        kept = _Kept(run, batch.size, transactional, place.source, place.generation)
-        end = found.position + found.need
-        if end == found.size and start + batch.size == found.need:  # a tail begins there
-            digested = place.info.digested
-            chain = (
-                interval_digests.State(found.number, end, found.chain.digest, end)
-                if digested
-                else None
-            )
+        decoded = _KeptBatch(run, batch.size, transactional, segment.source, segment.generation)
+        end = read.position + read.need
+        if end == read.size and start + batch.size == read.need:  # a tail begins there
+            chain = None
+            if segment.info.digested:
+                chain = interval_digests.State(read.number, end, read.chain.digest, end)
             self._continuations.put(
-                run.end, Continuation(place.info.base, end, batch.leader_epoch, chain)
+                run.end, Continuation(segment.info.base, end, batch.leader_epoch, chain)
             )
         if codec or batch.size >= KEPT_BYTES_MIN:
-            self._keep(batch.base_offset, kept, len(body) if codec else len(data))
-        return kept
+            self._keep(batch.base_offset, decoded, len(body) if codec else len(data))
+        return decoded
 
-    def _keep(self, first: int, kept: _Kept, memory_bytes: int) -> None:
+    def _keep(self, first: int, batch: _KeptBatch, memory_bytes: int) -> None:
         if memory_bytes >= POOLED_BYTES_MIN:
             memory_bytes = 1 << (memory_bytes - 1).bit_length()  # a block of the pool
-        size_bytes = memory_bytes + kept.run.count // 2 + OBJECT_BYTES
+        size_bytes = memory_bytes + batch.run.count // 2 + OBJECT_BYTES
         if not self._recent.fits(size_bytes):
             return
         with self._recent.mutex:
             if first not in self._kept:
                 insort(self._firsts, first)
-            self._kept[first] = kept
+            self._kept[first] = batch
             self._recent.keep(self, first, size_bytes)
-        if self._state.closed or (self._state.page_file or self._state.static) is not kept.source:
+        if self._state.closed or (self._state.page_file or self._state.static) is not batch.source:
             self._recent.drop(self)  # it was closed meanwhile
 
 
-def _memory(size: int) -> memoryview:
-    return (
-        shared_pool().lease(size).view if size >= POOLED_BYTES_MIN else memoryview(bytearray(size))
-    )
+def _lease(size: int) -> memoryview:
+    if size >= POOLED_BYTES_MIN:
+        return shared_pool().lease(size).view
+    return memoryview(bytearray(size))

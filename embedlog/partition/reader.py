@@ -1,21 +1,18 @@
 """Reads a partition: from an offset or a time to whole, checked batches.
 
-READER-1  nothing at or above the published end is read. The generation is read again after every
-          read of batches and of the transaction index that judges them. A read during which it
-          changed is repeated
-READER-2  an index entry is used only if the batch there agrees; else the segment is read from its
-    start
-READER-3  every batch passes its CRC, follows on the one before, and carries the epoch that the
-    epoch cache has for its offset
-READER-4  a reader knows the chain digest at the start of a segment and at the record of an index
-          entry. It compares the digest at every later record and at the published end, before it
-          returns a batch. A read ends where the digest can be compared
-READER-5  a missing file means that the list of segments is outdated: it is read again once before
-    an error
-READER-6  a fetch of 0 bytes reads one batch in one call. Unusual cases and findings are left to a
-    fetch of DEFAULT_BYTES
-READER-7  a read from the offset after that of an index entry begins at the next entry, if its batch
-    follows and begins there
+- Nothing at or above the published end is read. The generation is read again after every read of
+  batches and of the transaction index that judges them. A read during which it changed is repeated.
+- An index entry is used only if the batch there agrees; else the segment is read from its start.
+- Every batch passes its CRC, follows on the one before, and carries the epoch that the epoch cache
+  has for its offset.
+- A reader knows the chain digest at the start of a segment and at the record of an index entry. It
+  compares the digest at every later record and at the published end, before it returns a batch. A
+  read ends where the digest can be compared.
+- A missing file means that the list of segments is outdated: it is read again once before an error.
+- A fetch of 0 bytes reads one batch in one call (`short_reads`). Unusual cases and findings are
+  left to a fetch of DEFAULT_BYTES.
+- A read from the offset after that of an index entry begins at the next entry, if its batch follows
+  and begins there.
 """
 
 from __future__ import annotations
@@ -45,7 +42,7 @@ from embedlog.format.record_batch import (
 from embedlog.format.record_columns import RELATIVE_MAX
 from embedlog.index import Place
 from embedlog.partition.continuations import Continuation, Continuations
-from embedlog.partition.digest_check import DigestCheck, corrupt
+from embedlog.partition.digest_check import DigestCheck, corruption_of
 from embedlog.partition.epoch_check import EpochCheck
 from embedlog.partition.point_reads import PointReads
 from embedlog.partition.segment_info import active_info
@@ -90,7 +87,7 @@ class Fetched:
     offset: int = -1  # from which it was read, for another replica
 
 
-def _within(batches: Batches, offset: int, limit: int) -> Batches:
+def _select_useful(batches: Batches, offset: int, limit: int) -> Batches:
     """The batches that reach to `offset` and begin below the limit: nearly always all."""
     bases = batches["base_offset"]
     deltas = batches["last_offset_delta"]
@@ -108,12 +105,13 @@ class Reader:
         state: PartitionState,
         segments: SegmentList,
         aborted: AbortedIndex,
-        settled: Callable[[], Published],
+        wait_settled: Callable[[], Published],
     ) -> None:
+        """`wait_settled` waits for a moment when no segment is being replaced."""
         self._state = state
         self._segments = segments
         self.aborted = aborted
-        self._settled_tuple = settled
+        self._wait_settled = wait_settled
         self._directory = str(state.path)
         self.handles: Handles = state.context.handles
         self._continuations = Continuations()
@@ -147,25 +145,29 @@ class Reader:
         `whole`: up to the log end.
         """
 
-        def found_in(now: Published) -> Fetched:
-            if offset < now.log_start or offset > now.log_end:
+        def fetch_in(published: Published) -> Fetched:
+            if offset < published.log_start or offset > published.log_end:
                 problem = f"{self._state.name} has no offset {offset}"
-                expected = f"{now.log_start} to {now.log_end}"
+                expected = f"{published.log_start} to {published.log_end}"
                 raise OffsetOutOfRangeError(
                     problem, path=self._state.path, expected=expected, found=offset
                 )
-            found = self._fetch(
-                offset, self._limit(now, committed, upto, whole), now, max_bytes, pool
+            fetched = self._fetch(
+                offset,
+                self._limit_of(published, committed, upto, whole),
+                published,
+                max_bytes,
+                pool,
             )
-            if committed and len(found.batches):
-                found.aborted = self.aborted.between(
-                    int(found.batches["base_offset"][0]), found.next_offset, now
+            if committed and len(fetched.batches):
+                fetched.aborted = self.aborted.between(
+                    int(fetched.batches["base_offset"][0]), fetched.next_offset, published
                 )
-            return found
+            return fetched
 
-        return self.consistent(found_in)
+        return self.read_consistently(fetch_in)
 
-    def consistent(self, work: Callable[[Published], T]) -> T:
+    def read_consistently(self, work: Callable[[Published], T]) -> T:
         """The result of `work` while no file is replaced. Results and errors of other moments are
         dropped.
 
@@ -173,25 +175,26 @@ class Reader:
         of another moment.
         """
         until = 0
-        missed = False
+        has_missed = False
         while True:
-            now = self._settled()
+            published = self._read_settled()
             self._state.check_deleted()
             try:
-                found = work(now)
+                result = work(published)
                 # else the files may be those of a new topic of this name
                 self._state.check_deleted()
-                if self._state.published().generation == now.generation:
-                    return found
+                if self._state.published().generation == published.generation:
+                    return result
             except (StorageError, CorruptRecordError) as problem:
                 self._state.check_deleted()
-                gone = isinstance(problem, StorageError) and problem.errno == errno.ENOENT
-                if self._segments_of(self._state.published()) == self._segments_of(now) and (
-                    missed or not gone
-                ):
+                present = self._state.published()
+                is_missing = isinstance(problem, StorageError) and problem.errno == errno.ENOENT
+                is_same_list = self._segments_key(present) == self._segments_key(published)
+                # the list in memory may be outdated: a missing file is an error the second time
+                if is_same_list and (has_missed or not is_missing):
                     raise
-                missed = True
-            self._stale()
+                has_missed = True
+            self._forget_files()
             until = until or self._state.deadline()
             if system.boot_ns() > until:
                 raise StorageError(
@@ -199,97 +202,103 @@ class Reader:
                 )
 
     @staticmethod
-    def _segments_of(now: Published) -> tuple[int, int, int]:
+    def _segments_key(published: Published) -> tuple[int, int, int]:
         """What the list of segments depends on."""
-        return now.generation, now.log_start, now.segment_base
+        return published.generation, published.log_start, published.segment_base
 
-    def _limit(self, now: Published, committed: bool, upto: int | None, whole: bool = False) -> int:
-        limit = now.log_end if whole else now.high_watermark
-        if committed and now.first_unstable >= 0:
-            limit = min(limit, now.first_unstable)
-        return limit if upto is None else min(limit, upto)
+    def _limit_of(
+        self, published: Published, committed: bool, upto: int | None, whole: bool = False
+    ) -> int:
+        limit = published.log_end if whole else published.high_watermark
+        if committed and published.first_unstable >= 0:
+            limit = min(limit, published.first_unstable)
+        if upto is not None:
+            limit = min(limit, upto)
+        return limit
 
-    def _settled(self) -> Published:
+    def _read_settled(self) -> Published:
         """The published tuple at a moment when no file is being replaced. Files opened before a
         replacement are forgotten.
 
         Raises LockTimeoutError.
         """
-        now = self._state.published()
-        if now.generation % 2:
-            now = self._settled_tuple()
-        self.notice(now.generation)
-        return now
+        published = self._state.published()
+        if published.generation % 2:
+            published = self._wait_settled()
+        self.notice(published.generation)
+        return published
 
     def notice(self, generation: int) -> None:
         """Forget files that were opened before a replacement, unless that was done for this
         generation.
         """
         if generation != self._generation:
-            self._stale()
+            self._forget_files()
             self._generation = generation
 
-    def _stale(self) -> None:
+    def _forget_files(self) -> None:
         self._segments.forget()
         self.forget()
 
     def _fetch(
-        self, offset: int, limit: int, now: Published, max_bytes: int, pool: BufferPool | None
+        self, offset: int, limit: int, published: Published, max_bytes: int, pool: BufferPool | None
     ) -> Fetched:
-        info = self._segments.at(offset, now)
+        info = self._segments.at(offset, published)
         while offset < limit:
-            found = self._from_segment(info, offset, limit, max_bytes, pool)
-            if found is not None:
-                return found
-            following = self._segments.after(info.base, now)
+            fetched = self._fetch_from_segment(info, offset, limit, max_bytes, pool)
+            if fetched is not None:
+                return fetched
+            following = self._segments.after(info.base, published)
             if following is None:
                 break
             info = following
         return Fetched(
             memoryview(b""),
             np.empty(0, batch_dtype()),
-            max(offset, min(limit, now.high_watermark)),
+            max(offset, min(limit, published.high_watermark)),
             self._state.path,
             0,
         )
 
-    def _from_segment(
+    def _fetch_from_segment(
         self, info: SegmentInfo, offset: int, limit: int, max_bytes: int, pool: BufferPool | None
     ) -> Fetched | None:
         """Batches of this segment that reach to `offset` or beyond, None if it has none."""
-        if not max_bytes and (short := self._short(info, offset, limit, pool)) is not None:
-            return short
+        if not max_bytes:
+            fetched = self._read_short(info, offset, limit, pool)
+            if fetched is not None:
+                return fetched
         hint = self._continuations.take(offset)
-        place = NO_ENTRY
+        entry = NO_ENTRY
         expected = offset
         first = -1
         if hint is None or hint.base != info.base:
-            place, hint, first = self._enter(info, offset)
+            entry, hint, first = self._enter(info, offset)
             expected = -1
         path = self._segment_path(info.base)
         while hint.position < info.size:
-            chain = self._chain(info, hint, expected)
+            chain = self._chain_of(info, hint, expected)
             data, scanned = self._read(path, info, hint, chain, max_bytes or DEFAULT_BYTES, pool)
-            if place.number >= 0 and not place.begins(scanned.batches, first):
-                # The index is wrong: read from the start. Only the next entry was not the right
-                # one: read from the one before.
-                place, hint = (
-                    (NO_ENTRY, self._start(info))
-                    if first < 0
-                    else self._enter_at(info, self.place(info, offset))
-                )
+            if entry.number >= 0 and not entry.begins(scanned.batches, first):
+                if first < 0:  # the index is wrong: read from the start
+                    entry = NO_ENTRY
+                    hint = self._start_of(info)
+                else:  # only the next entry was not the right one: read from the one before
+                    entry, hint = self._enter_at(info, self.find_entry(info, offset))
                 first = -1
                 continue
-            self._check(path, info, hint, scanned, chain)
-            batches, state = self._digests.compare(path, info, hint.chain, data, scanned)
+            self._check_first(path, info, hint, scanned)
+            batches, chain_after = self._digests.compare(path, info, hint.chain, data, scanned)
             self.epochs.check(path, batches, hint.position)
-            end = state.position if state is not None else hint.position + scanned.consumed
-            after = Continuation(info.base, end, int(batches["leader_epoch"][-1]), state)
-            useful = _within(batches, offset, limit)
+            end = hint.position + scanned.consumed
+            if chain_after is not None:
+                end = chain_after.position
+            after = Continuation(info.base, end, int(batches["leader_epoch"][-1]), chain_after)
+            useful = _select_useful(batches, offset, limit)
             if len(useful):
-                return self._fetched(useful, batches, data, path, hint, after)
+                return self._finish_fetch(useful, batches, data, path, hint, after)
             hint = after
-            place = NO_ENTRY
+            entry = NO_ENTRY
             expected = -1
             if int(batches["base_offset"][-1]) >= limit:
                 break
@@ -297,84 +306,83 @@ class Reader:
 
     def _segment_path(self, base: int) -> Path:
         """The name of a segment, which messages use; made once for the segment that is read."""
-        known, path = self._path
-        if known != base:
+        cached_base, path = self._path
+        if cached_base != base:
             path = file_names.segment_path(self._state.path, base)
             self._path = base, path
         return path
 
-    def _short(
+    def _read_short(
         self, info: SegmentInfo, offset: int, limit: int, pool: BufferPool | None
     ) -> Fetched | None:
-        """The batch that holds `offset`; None if the general way must read it (READER-6)."""
-        short = self._short_reads.read(info, offset, pool) if info.index_entries else None
-        if short is None or short.found.first_offset >= limit:
+        """The batch that holds `offset`; None if the general way must read it."""
+        if not info.index_entries:
             return None
-        found = short.found
-        rows = short.rows
+        short_read = self._short_reads.read(info, offset, pool)
+        if short_read is None or short_read.batch.first_offset >= limit:
+            return None
+        batch = short_read.batch
+        rows = short_read.rows
         path = self._segment_path(info.base)
-        end = found.position + found.size
-        if not self.epochs.is_latest(found.epoch, int(rows["base_offset"][0])):
-            self.epochs.check(path, rows, found.position)
-        if found.row == found.batch_count - 1:
-            chain = (
-                interval_digests.State(found.number, end, found.digest, end)
-                if info.digested
-                else None
-            )
-            self._continuations.put(
-                found.last_offset + 1,
-                Continuation(info.base, end, int(rows["leader_epoch"][-1]), chain),
-            )
-        useful = rows[found.row : found.row + 1]
-        most = self._state.context.decompressed_max
+        end = batch.position + batch.size
+        if not self.epochs.is_latest(batch.epoch, int(rows["base_offset"][0])):
+            self.epochs.check(path, rows, batch.position)
+        if batch.row == batch.batch_count - 1:
+            chain = None
+            if info.digested:
+                chain = interval_digests.State(batch.number, end, batch.digest, end)
+            after = Continuation(info.base, end, int(rows["leader_epoch"][-1]), chain)
+            self._continuations.put(batch.last_offset + 1, after)
         return Fetched(
-            short.data, useful, found.last_offset + 1, path, found.position, decompressed_max=most
+            short_read.data,
+            rows[batch.row : batch.row + 1],
+            batch.last_offset + 1,
+            path,
+            batch.position,
+            decompressed_max=self._state.context.decompressed_max,
         )
 
     @staticmethod
-    def _start(info: SegmentInfo) -> Continuation:
-        return Continuation(info.base, 0, -1, interval_digests.State() if info.digested else None)
+    def _start_of(info: SegmentInfo) -> Continuation:
+        chain = interval_digests.State() if info.digested else None
+        return Continuation(info.base, 0, -1, chain)
 
     def _enter(self, info: SegmentInfo, offset: int) -> tuple[Place, Continuation, int]:
-        """The start of a read, and the first offset there if it must be `offset`, else -1
-        (READER-7).
-        """
-        place = self.place(info, offset)
-        following = (
-            self._adjacent(info, place)
-            if place.number >= 0 and place.last_offset == offset - 1
-            else None
-        )
-        if following is None:
-            return *self._enter_at(info, place), -1
-        return *self._enter_at(info, following), offset
+        """The start of a read, and the first offset there if it must be `offset`, else -1."""
+        entry = self.find_entry(info, offset)
+        if entry.number >= 0 and entry.last_offset == offset - 1:
+            following = self._find_adjacent(info, entry)
+            if following is not None:
+                return *self._enter_at(info, following), offset
+        return *self._enter_at(info, entry), -1
 
-    def _adjacent(self, info: SegmentInfo, place: Place) -> Place | None:
-        """The next index entry, if its batch directly follows that of `place`."""
-        if place.number + 1 >= info.index_entries:
+    def _find_adjacent(self, info: SegmentInfo, entry: Place) -> Place | None:
+        """The next index entry, if its batch directly follows that of `entry`."""
+        if entry.number + 1 >= info.index_entries:
             return None
         with self.handles.acquire(self._directory, info.base, file_names.LOG) as log_fd:
-            found = self._indexed(
+            following = self._search_index(
                 info,
                 file_names.INDEX,
-                lambda fd: index.adjacent(fd, log_fd, info.base, place),
+                lambda fd: index.adjacent(fd, log_fd, info.base, entry),
                 None,
             )
-        return found if found is not None and found.position < info.size else None
+        if following is None or following.position >= info.size:
+            return None
+        return following
 
-    def _enter_at(self, info: SegmentInfo, place: Place) -> tuple[Place, Continuation]:
+    def _enter_at(self, info: SegmentInfo, entry: Place) -> tuple[Place, Continuation]:
         """The start of a read: an index entry, if its chain digest is known or the segment has
         none.
         """
-        if place.number < 0:
-            return NO_ENTRY, self._start(info)
-        chain = self._digests.seed(info, place)
+        if entry.number < 0:
+            return NO_ENTRY, self._start_of(info)
+        chain = self._digests.seed(info, entry)
         if chain is None and info.digested:
-            return NO_ENTRY, self._start(info)  # a digest record is missing: that costs time
-        return place, Continuation(info.base, place.position, -1, chain)
+            return NO_ENTRY, self._start_of(info)  # a digest record is missing: that costs time
+        return entry, Continuation(info.base, entry.position, -1, chain)
 
-    def _fetched(
+    def _finish_fetch(
         self,
         useful: Batches,
         batches: Batches,
@@ -403,70 +411,83 @@ class Reader:
         hint = self._continuations.get(offset)
         if state.page_file is None or state.context.locked:
             return None
-        now = state.published()
-        latest = self.epochs.known(now.epoch).latest
-        begins = (
-            offset == now.segment_base
-            and 0 < now.segment_size <= TAIL_BYTES
-            and now.flags & DIGESTED
+        published = state.published()
+        latest = self.epochs.epochs_with(published.epoch).latest
+        if latest is not None and (latest[0] != published.epoch or latest[1] > offset):
+            return None
+        if not published.flags & GAPLESS or published.generation % 2:
+            return None
+        is_short_segment = 0 < published.segment_size <= TAIL_BYTES and published.flags & DIGESTED
+        if offset == published.segment_base and is_short_segment:
+            position = 0
+            digest = 0
+        elif (
+            hint is not None
+            and offset == published.log_end
+            and hint.base == published.segment_base
+            and hint.position == published.segment_size
+        ):
+            position = published.segment_size
+            digest = published.digest
+        else:
+            return None
+        return Tail(
+            state,
+            published,
+            offset=offset,
+            position=position,
+            digest=digest,
+            committed=committed,
         )
-        ends = hint is not None and (offset, *hint[:2]) == (
-            now.log_end,
-            now.segment_base,
-            now.segment_size,
-        )
-        current = latest is None or (latest[0] == now.epoch and latest[1] <= offset)
-        usual = (begins or ends) and now.flags & GAPLESS and now.generation % 2 == 0 and current
-        place = (0, 0) if begins else (now.segment_size, now.digest)
-        return Tail(state, now, offset, *place, committed) if usual else None
 
     def unread_bytes(self, offset: int) -> int | None:
         """Bytes after `offset`, if a fetch ended there and all following records are in the active
         segment.
         """
         hint = self._continuations.get(offset)
-        now = self._state.published()
-        return (
-            now.segment_size - hint.position
-            if hint is not None and hint.base == now.segment_base
-            else None
-        )
+        published = self._state.published()
+        if hint is None or hint.base != published.segment_base:
+            return None
+        return published.segment_size - hint.position
 
     def bytes_from(self, offset: int) -> int:
         """Bytes from an offset of the active segment to the log end; up to an index interval more.
         Raises StorageError.
         """
-        now = self._state.published()
+        published = self._state.published()
         hint = self._continuations.get(offset)
-        if hint is not None and hint.base == now.segment_base:
-            return now.segment_size - hint.position
-        return now.segment_size - max(0, self.place(active_info(now), offset).position)
+        if hint is not None and hint.base == published.segment_base:
+            return published.segment_size - hint.position
+        entry = self.find_entry(active_info(published), offset)
+        return published.segment_size - max(0, entry.position)
 
-    def place(self, info: SegmentInfo, offset: int) -> Place:
-        """The place in a segment at which a search for an offset begins."""
-        nowhere = Place(-1, info.base - 1, 0)
+    def find_entry(self, info: SegmentInfo, offset: int) -> Place:
+        """The index entry at which a search for an offset begins; number -1: at the start of the
+        segment.
+        """
+        no_entry = Place(-1, info.base - 1, 0)
         if info.index_entries == 0 or offset <= info.base:
-            return nowhere
-        place = self._indexed(
+            return no_entry
+        entry = self._search_index(
             info,
             file_names.INDEX,
             lambda fd: index.offset_floor(fd, info.index_entries, info.base, offset),
-            nowhere,
+            no_entry,
         )
-        return place if 0 <= place.position < info.size else nowhere
+        return entry if 0 <= entry.position < info.size else no_entry
 
-    def cut(self, info: SegmentInfo, position: int, after: int) -> index.Cut | None:
+    def find_cut(self, info: SegmentInfo, position: int, after: int) -> index.Cut | None:
         """A cut of a segment at or below byte `position`, or else the next one, but above `after`;
         None without an entry.
         """
-        return self._indexed(
+        return self._search_index(
             info,
             file_names.INDEX,
             lambda fd: index.cut(fd, info.index_entries, info.base, position, after),
             None,
         )
 
-    def _indexed(
+    def _search_index(
         self, info: SegmentInfo, suffix: str, search: Callable[[int], T], otherwise: T
     ) -> T:
         """The result of a search in an index; `otherwise` if the index is missing or too short:
@@ -485,7 +506,7 @@ class Reader:
                 raise
             return otherwise
 
-    def _chain(self, info: SegmentInfo, hint: Continuation, offset: int) -> Chain:
+    def _chain_of(self, info: SegmentInfo, hint: Continuation, offset: int) -> Chain:
         expected = offset if info.gapless and offset >= 0 else -1
         if hint.position == 0:
             expected = info.base if info.gapless else -1
@@ -503,43 +524,44 @@ class Reader:
         pool: BufferPool | None,
     ) -> tuple[memoryview, Scanned]:
         """Read and scan; more if the first batch alone is larger than `max_bytes`."""
-        want = self._digests.reach(
+        wanted_bytes = self._digests.reach(
             info, hint.chain, hint.position, max(max_bytes, HEADER_BYTES), SPARE_BYTES
         )
         while True:
-            size = min(want, info.size - hint.position)
+            size = min(wanted_bytes, info.size - hint.position)
             spare = min(SPARE_BYTES, info.size - hint.position - size)
-            buffer = (
-                pool.lease(size + spare).view
-                if pool is not None
-                else memoryview(bytearray(size + spare))
-            )
+            if pool is not None:
+                buffer = pool.lease(size + spare).view
+            else:
+                buffer = memoryview(bytearray(size + spare))
             with self.handles.acquire(self._directory, info.base, file_names.LOG) as fd:
-                got = files.pread_into(fd, buffer[:size], hint.position, path)
-                scanned = scan(buffer[:got], chain)
+                read_bytes = files.pread_into(fd, buffer[:size], hint.position, path)
+                scanned = scan(buffer[:read_bytes], chain)
                 if (
                     scanned.need
                     and len(scanned.batches)
-                    and got - scanned.consumed >= AGAIN_BYTES_MIN
+                    and read_bytes - scanned.consumed >= AGAIN_BYTES_MIN
                 ):
-                    return self._completed(fd, path, hint.position, chain, buffer, got, scanned)
+                    return self._complete_batch(
+                        fd, path, hint.position, chain, buffer, read_bytes, scanned
+                    )
             if (
                 len(scanned.batches)
                 or scanned.problem is not None
-                or got < size
+                or read_bytes < size
                 or hint.position + size >= info.size
             ):
-                return buffer[:got], scanned
-            want = max(scanned.need, 2 * want)
+                return buffer[:read_bytes], scanned
+            wanted_bytes = max(scanned.need, 2 * wanted_bytes)
 
     @staticmethod
-    def _completed(
+    def _complete_batch(
         fd: int,
         path: Path,
         position: int,
         chain: Chain,
         buffer: memoryview,
-        got: int,
+        read_bytes: int,
         scanned: Scanned,
     ) -> tuple[memoryview, Scanned]:
         """Read the last batch to its end, if it fits: two reads of a large batch would be a large
@@ -547,28 +569,29 @@ class Reader:
         """
         end = scanned.consumed + scanned.need
         if end > len(buffer):
-            return buffer[:got], scanned
-        got += files.pread_into(fd, buffer[got:end], position + got, path)
-        last = scan(buffer[scanned.consumed : got], chain, position=scanned.consumed)
+            return buffer[:read_bytes], scanned
+        read_bytes += files.pread_into(fd, buffer[read_bytes:end], position + read_bytes, path)
+        last = scan(buffer[scanned.consumed : read_bytes], chain, position=scanned.consumed)
         batches = joined([scanned.batches, last.batches])
-        return buffer[:got], Scanned(
-            batches, scanned.consumed + last.consumed, last.problem, last.need
-        )
+        consumed = scanned.consumed + last.consumed
+        return buffer[:read_bytes], Scanned(batches, consumed, last.problem, last.need)
 
-    # ---- what must hold --------------------------------------------------------------------------
-
-    def _check(
-        self, path: Path, info: SegmentInfo, hint: Continuation, scanned: Scanned, chain: Chain
+    def _check_first(
+        self, path: Path, info: SegmentInfo, hint: Continuation, scanned: Scanned
     ) -> None:
-        """A bad first batch is an error. After good batches it is left to the next fetch."""
+        """Raises CorruptRecordError for a bad first batch. One after good batches is left to the
+        next fetch.
+        """
         if len(scanned.batches):
             return
         if scanned.problem is not None:
-            raise corrupt(path, scanned.problem, hint.position)
-        what = "a batch ends after the end of its segment"
-        found = f"{info.size - hint.position} bytes"
+            raise corruption_of(path, scanned.problem, hint.position)
         raise CorruptRecordError(
-            what, path=path, position=hint.position, expected=f"{scanned.need} bytes", found=found
+            "a batch ends after the end of its segment",
+            path=path,
+            position=hint.position,
+            expected=f"{scanned.need} bytes",
+            found=f"{info.size - hint.position} bytes",
         )
 
     # ---- by time ---------------------------------------------------------------------------------
@@ -576,71 +599,75 @@ class Reader:
     def offset_for_time(self, timestamp_ms: int, committed: bool) -> OffsetAndTimestamp | None:
         """The first record at or after a time (format.md 2.7)."""
 
-        def found_in(now: Published) -> OffsetAndTimestamp | None:
-            for info in self._segments.reaching(timestamp_ms, now):
-                found = self._time_in(info, timestamp_ms, now, committed)
-                if found is not None:
-                    return found
+        def search_in(published: Published) -> OffsetAndTimestamp | None:
+            for info in self._segments.reaching(timestamp_ms, published):
+                record = self._search_segment(info, timestamp_ms, published, committed)
+                if record is not None:
+                    return record
             return None
 
-        return self.points.since(timestamp_ms, committed) or self.consistent(found_in)
+        record = self.points.find_since(timestamp_ms, committed)
+        if record is None:
+            record = self.read_consistently(search_in)
+        return record
 
-    def _time_in(
-        self, info: SegmentInfo, timestamp_ms: int, now: Published, committed: bool
+    def _search_segment(
+        self, info: SegmentInfo, timestamp_ms: int, published: Published, committed: bool
     ) -> OffsetAndTimestamp | None:
-        for found in self._searched(info, timestamp_ms, now, self._limit(now, committed, None)):
-            for at in np.flatnonzero(found.batches["max_timestamp"] >= timestamp_ms):
-                with in_file(found.path, found.position):
-                    rows = decode_some(
-                        found.data,
-                        found.batches[at : at + 1],
-                        window=Window(
-                            start_offset=now.log_start, start_ms=timestamp_ms
-                        ),  # an index entry names the last offset of a batch
+        limit = self._limit_of(published, committed, None)
+        # an index entry names the last offset of a batch
+        window = Window(start_offset=published.log_start, start_ms=timestamp_ms)
+        for fetched in self._fetch_candidates(info, timestamp_ms, published, limit):
+            for row in np.flatnonzero(fetched.batches["max_timestamp"] >= timestamp_ms):
+                with in_file(fetched.path, fetched.position):
+                    records = decode_some(
+                        fetched.data,
+                        fetched.batches[row : row + 1],
+                        window=window,
                         columns=frozenset({"offset", "timestamp", "leader_epoch"}),
-                        limit=found.decompressed_max,
+                        limit=fetched.decompressed_max,
                     ).decoded
-                assert rows is not None
-                if rows.count and rows.offsets is not None and rows.timestamps is not None:
+                assert records is not None
+                if records.count and records.offsets is not None and records.timestamps is not None:
                     return OffsetAndTimestamp(
-                        int(rows.offsets[0]),
-                        int(rows.timestamps[0]),
-                        int(found.batches["leader_epoch"][at]),
+                        int(records.offsets[0]),
+                        int(records.timestamps[0]),
+                        int(fetched.batches["leader_epoch"][row]),
                     )
         return None
 
-    def _searched(
-        self, info: SegmentInfo, timestamp_ms: int, now: Published, limit: int
+    def _fetch_candidates(
+        self, info: SegmentInfo, timestamp_ms: int, published: Published, limit: int
     ) -> Iterator[Fetched]:
         """The batches of a segment below the limit, without those that are older than a time by the
         time index.
         """
-        offset = max(info.base, now.log_start)
+        offset = max(info.base, published.log_start)
         end = min(info.next_offset, limit)
-        entry = self._time_place(info, timestamp_ms)
+        entry = self._find_time_entry(info, timestamp_ms)
         if entry is not None and offset < entry.offset < info.next_offset:
-            found = self._fetched_at(entry.offset, max(end, entry.offset + 1))
+            fetched = self._fetch_at(entry.offset, max(end, entry.offset + 1))
             # else the index is wrong: search from the start
-            if entry.row(found.batches) is not None:
-                offset = found.next_offset
+            if entry.row(fetched.batches) is not None:
+                offset = fetched.next_offset
                 if entry.offset < end:
-                    yield found
+                    yield fetched
         while offset < end:
-            found = self._fetched_at(offset, end)
-            yield found
-            if found.next_offset <= offset:
+            fetched = self._fetch_at(offset, end)
+            yield fetched
+            if fetched.next_offset <= offset:
                 break
-            offset = found.next_offset
+            offset = fetched.next_offset
 
-    def _fetched_at(self, offset: int, end: int) -> Fetched:
+    def _fetch_at(self, offset: int, end: int) -> Fetched:
         return self.fetch(offset, max_bytes=1 << 16, committed=False, upto=end, pool=None)
 
-    def _time_place(self, info: SegmentInfo, timestamp_ms: int) -> index.Time | None:
+    def _find_time_entry(self, info: SegmentInfo, timestamp_ms: int) -> index.Time | None:
         """The entry of a time index at which a search begins; None: at the start of the segment."""
         lateness_ms = info.lateness_ms if info.min_timestamp >= 0 else -1
         if info.time_entries == 0:
             return None
-        return self._indexed(
+        return self._search_index(
             info,
             file_names.TIME_INDEX,
             lambda fd: index.time_floor(

@@ -1,15 +1,13 @@
 """Deletes old segments: by log start, by size, by time (format.md 8).
 
-RETENTION-1  only a prefix of whole segments is deleted; the search stops at the first segment that
-    stays
-RETENTION-2  the log start is in the manifest, on disk, and published before a file is renamed: it
-    explains a missing file
-RETENTION-3  files are renamed first and unlinked after `file.delete.delay.ms`: readers in other
-    processes can finish
-RETENTION-4  only here the wall clock decides; a segment without a timestamp counts by the
-    modification time of its file
-RETENTION-5  an index alone deletes nothing: the batch headers must be as old as a broker's time
-    index states
+- Only a prefix of whole segments is deleted; the search stops at the first segment that stays.
+- The log start is in the manifest, on disk, and published before a file is renamed: it explains a
+  missing file.
+- Files are renamed first and unlinked after `file.delete.delay.ms`: readers in other processes can
+  finish.
+- Only here the wall clock decides; a segment without a timestamp counts by the modification time of
+  its file.
+- An index alone deletes nothing: the batch headers must be as old as a broker's time index states.
 """
 
 from __future__ import annotations
@@ -45,25 +43,25 @@ def applies(config: TopicConfig) -> bool:
 def retain(lock: AppendLock) -> int:
     """Delete the segments that the rules allow now; how many. Raises LockTimeoutError."""
     state = lock.state
-    if not _deletable(lock, state.published()):
+    if not _find_deletable(lock, state.published()):
         return 0
-    with lock.exclusive() as held:
-        now = held.now
-        deletable = _deletable(lock, now)
-        if deletable and deletable[-1].base == now.segment_base:
-            now = roll(held, now)
+    with lock.exclusive() as locked:
+        published = locked.published
+        deletable = _find_deletable(lock, published)
+        if deletable and deletable[-1].base == published.segment_base:
+            published = roll(locked, published)
         if not deletable:
             return 0
         # the remaining names first: a roll leaves its names to the next sync
         files.sync_directory(state.path)
-        start = max(now.log_start, deletable[-1].next_offset)
+        start = max(published.log_start, deletable[-1].next_offset)
         # the close must note the new start, else the deleted segments would be reported as missing
         state.mark_dirty()
-        publish_start(held, now, start)
+        publish_start(locked, published, start)
         for info in deletable:
             segment.set_aside(state.path, info.base)
         files.sync_directory(state.path)
-        held.segments.forget()
+        locked.segments.forget()
     logger.info(
         "%s: %d segments below offset %d are deleted by retention",
         state.name,
@@ -73,24 +71,22 @@ def retain(lock: AppendLock) -> int:
     return len(deletable)
 
 
-def _deletable(lock: AppendLock, now: Published) -> list[SegmentInfo]:
+def _find_deletable(lock: AppendLock, published: Published) -> list[SegmentInfo]:
     lock.segments.forget()
-    infos = _all_on_disk(lock, now)
+    infos = _list_on_disk(lock, published)
     config = lock.state.config
     by_policy = "delete" in config.cleanup_policy
-    excess = (
-        sum(info.size for info in infos) - config.retention_bytes
-        if by_policy and config.retention_bytes >= 0
-        else -1
-    )
+    excess = -1
+    if by_policy and config.retention_bytes >= 0:
+        excess = sum(info.size for info in infos) - config.retention_bytes
     wall_ms = system.wall_ms()
-    high_watermark = known_high_watermark(lock.state, now)
+    high_watermark = known_high_watermark(lock.state, published)
     deletable: list[SegmentInfo] = []
     for info in infos:
-        active = info.base == now.segment_base
-        if info.next_offset > high_watermark or (active and now.segment_size == 0):
+        active = info.base == published.segment_base
+        if info.next_offset > high_watermark or (active and published.segment_size == 0):
             break
-        below_start = not active and info.next_offset <= now.log_start
+        below_start = not active and info.next_offset <= published.log_start
         too_much = excess >= 0 and excess - info.size >= 0
         too_old = (
             by_policy
@@ -104,21 +100,23 @@ def _deletable(lock: AppendLock, now: Published) -> list[SegmentInfo]:
     return deletable
 
 
-def _all_on_disk(lock: AppendLock, now: Published) -> list[SegmentInfo]:
+def _list_on_disk(lock: AppendLock, published: Published) -> list[SegmentInfo]:
     """All segments, including those below the log start that have files."""
-    infos = lock.segments.all(now)
+    infos = lock.segments.all(published)
     state = lock.state
     state.manifest.refresh()
-    known = list(state.manifest.segments.items())
+    described = list(state.manifest.segments.items())
     below = sorted(
-        base for base, info in known if info.next_offset <= now.log_start and base < infos[0].base
+        base
+        for base, info in described
+        if info.next_offset <= published.log_start and base < infos[0].base
     )
-    there = [
+    below_infos = [
         state.manifest.segments[base]
         for base in below
         if files.exists(file_names.segment_path(state.path, base))
     ]
-    return there + infos
+    return below_infos + infos
 
 
 def _is_older(state: PartitionState, info: SegmentInfo, time_ms: int) -> bool:
@@ -126,22 +124,22 @@ def _is_older(state: PartitionState, info: SegmentInfo, time_ms: int) -> bool:
     compared with the log.
     """
     if info.max_timestamp < 0:
-        found = files.facts_of(file_names.segment_path(state.path, info.base))
-        return found is not None and found.modified_ns // 1_000_000 < time_ms
+        facts = files.facts_of(file_names.segment_path(state.path, info.base))
+        return facts is not None and facts.modified_ns // 1_000_000 < time_ms
     return info.max_timestamp < time_ms and (
         info.min_timestamp >= 0 or newest_header(state.path, info) < time_ms
     )
 
 
-def publish_start(held: LockedPartition, now: Published, start: int) -> Published:
+def publish_start(locked: LockedPartition, published: Published, start: int) -> Published:
     """Raise the log start and cut the epochs before it; it is on disk before."""
-    after = now._replace(log_start=max(start, now.log_start))
-    held.note(after)
-    held.state.manifest.sync()
-    held.publish(after)
-    epochs = held.epochs()
+    after = published._replace(log_start=max(start, published.log_start))
+    locked.note(after)
+    locked.state.manifest.sync()
+    locked.publish(after)
+    epochs = locked.epochs()
     if epochs.truncate_from_start(after.log_start):
-        held.write_epochs(epochs)
+        locked.write_epochs(epochs)
     return after
 
 
@@ -166,23 +164,25 @@ def delete_records(
     start = state.bounds().high_watermark if offset == -1 else offset
     if state.durable_offset < start <= state.bounds().high_watermark:
         syncer.wait(start, until)
-    with lock.exclusive(until) as held:
-        now = held.now
-        if epoch is not None and now.epoch != epoch:
+    with lock.exclusive(until) as locked:
+        published = locked.published
+        if epoch is not None and published.epoch != epoch:
             raise Fenced
-        check_start(start, now.high_watermark, state.name, state.path)
-        if start <= now.log_start:
-            return now.log_start
+        check_start(start, published.high_watermark, state.name, state.path)
+        if start <= published.log_start:
+            return published.log_start
         state.mark_dirty()
-        now = publish_start(held, now, start)
+        published = publish_start(locked, published, start)
         if not state.context.in_set:
-            noted = {(state.topic, state.number): start}
+            checkpointed = {(state.topic, state.number): start}
             # for a broker
-            checkpoints.update(state.context.root / file_names.LOG_STARTS, noted, held.mode)
+            checkpoints.update(
+                state.context.root / file_names.LOG_STARTS, checkpointed, locked.mode
+            )
         logger.info(
             "%s: records below offset %d are deleted by delete_records()", state.name, start
         )
-        return now.log_start
+        return published.log_start
 
 
 def unlink_deleted(state: PartitionState) -> int:
@@ -192,13 +192,11 @@ def unlink_deleted(state: PartitionState) -> int:
     due = []
     for name in files.listing(state.path):
         if name.endswith(file_names.DELETED):
-            found = files.facts_of(state.path / name)
-            if found is not None and now_ms - found.changed_ms >= delay_ms:
+            facts = files.facts_of(state.path / name)
+            if facts is not None and now_ms - facts.changed_ms >= delay_ms:
                 due.append(state.path / name)
     if due:
-        files.sync_directory(
-            state.path
-            # the renaming process may have been killed before its sync; the names that show a round
-            # go last
-        )
+        # the renaming process may have been killed before its sync; the names that show a round go
+        # last
+        files.sync_directory(state.path)
     return sum(files.unlink(path, missing_ok=True) for path in due)

@@ -1,8 +1,8 @@
 """A roll: the active segment is sealed and a new one begins at the log end.
 
-ROLL-1  a roll writes its intent to the control page before it makes a file, and publishes before it
-    clears the intent
-ROLL-2  it can be interrupted anywhere: a repair removes files that were not published
+- A roll writes its intent to the control page before it makes a file, and publishes before it
+  clears the intent.
+- It can be interrupted anywhere: a repair removes files that were not published.
 """
 
 from __future__ import annotations
@@ -19,32 +19,34 @@ from embedlog.storage.manifest import SEALED
 logger = logging.getLogger("embedlog")
 
 
-def roll(held: LockedPartition, now: Published) -> Published:
+def roll(locked: LockedPartition, published: Published) -> Published:
     """Seal the active segment and begin one at the log end. No effect on an empty one."""
-    if now.segment_size == 0:
-        return now
-    state = held.state
-    page = held.page
-    config = held.state.config
-    base = now.log_end
+    if published.segment_size == 0:
+        return published
+    state = locked.state
+    page = locked.page
+    config = locked.state.config
+    base = published.log_end
     state.mark_dirty()
     page.set(system.WORD_ROLL_INTENT, base + 1)
     system.point("roll-intent")
     times = segment.finish(
-        held.path,
-        now.segment_base,
-        now.segment_size,
-        now.index_entries,
-        now.time_entries,
-        final_time_entry(now),
+        locked.path,
+        published.segment_base,
+        published.segment_size,
+        index_entries=published.index_entries,
+        time_entries=published.time_entries,
+        final_entry=final_time_entry(published),
         sync=False,
     )
-    held.write_snapshot(now)
-    segment.create(held.path, base, held.mode, config.segment_bytes if config.preallocate else 0)
+    locked.write_snapshot(published)
+    segment.create(
+        locked.path, base, locked.mode, config.segment_bytes if config.preallocate else 0
+    )
     system.point("roll-created")
-    held.note(now, held.active_info(now)._replace(time_entries=times, kind=SEALED))
-    after = published_empty(now, base, config.segment_jitter_ms)
-    held.publish(after)
+    locked.note(published, locked.active_info(published)._replace(time_entries=times, kind=SEALED))
+    after = published_empty(published, base, config.segment_jitter_ms)
+    locked.publish(after)
     system.point("roll-published")
     page.set(system.WORD_ROLL_INTENT, 0)
     _logging.change(logger, (state.path, "roll"), f"{state.name}: segment {base} begins")

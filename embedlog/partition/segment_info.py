@@ -1,11 +1,11 @@
 """Conversions between the descriptions of a segment: published tuple, manifest record, index
 builder, files.
 
-SEGMENTINFO-1  every field of a description is named here once
-SEGMENTINFO-2  a description made from files alone has no digest and no lower bound of timestamps,
-    and offsets may be missing
-SEGMENTINFO-3  its largest timestamp is that of the batch that the last time-index entry names, and
-    of no later batch that is read
+- Every field of a description is named here once.
+- A description made from files alone has no digest and no lower bound of timestamps, and offsets
+  may be missing.
+- Its largest timestamp is that of the batch that the last time-index entry names, and of no later
+  batch that is read.
 """
 
 from __future__ import annotations
@@ -44,18 +44,20 @@ class FromFiles(NamedTuple):
     end: int | None
 
 
-def start_of(now: Published, visit: int) -> Start:
+def start_of(published: Published, visit: int) -> Start:
     """The start of the log, for the manifest."""
-    return Start(now.log_start, -1 if now.flags & GAPLESS else now.segment_base, visit)
+    return Start(
+        published.log_start, -1 if published.flags & GAPLESS else published.segment_base, visit
+    )
 
 
-def size_of_active(directory: str, now: Published) -> int:
+def size_of_active(directory: str, published: Published) -> int:
     """Bytes in the file of the active segment. Raises CorruptRecordError if published ones are
     missing, also the whole file.
 
     A missing partition directory is a StorageError.
     """
-    path = file_names.segment_name(directory, now.segment_base)
+    path = file_names.segment_name(directory, published.segment_base)
     facts = files.facts_of(path)
     if facts is None and files.is_directory(directory):
         raise CorruptRecordError(
@@ -63,36 +65,36 @@ def size_of_active(directory: str, now: Published) -> int:
             "the log and repair it",
             path=path,
         )
-    size = segment.size_of(Path(directory), now.segment_base) if facts is None else facts.size
-    if size < now.segment_size:
+    size = segment.size_of(Path(directory), published.segment_base) if facts is None else facts.size
+    if size < published.segment_size:
         raise CorruptRecordError(
             "published bytes are missing",
             path=path,
-            expected=f"{now.segment_size} bytes",
+            expected=f"{published.segment_size} bytes",
             found=size,
         )
     return size
 
 
-def active_info(now: Published) -> SegmentInfo:
+def active_info(published: Published) -> SegmentInfo:
     """The active segment as published."""
     return SegmentInfo(
-        now.segment_base,
-        now.segment_size,
-        now.log_end,
-        now.max_timestamp,
-        now.max_timestamp_offset,
-        now.digest,
-        now.index_entries,
-        now.time_entries,
-        now.transaction_entries,
-        now.created_ms,
-        now.epoch,
-        now.flags,
+        published.segment_base,
+        published.segment_size,
+        published.log_end,
+        published.max_timestamp,
+        published.max_timestamp_offset,
+        published.digest,
+        published.index_entries,
+        published.time_entries,
+        published.transaction_entries,
+        published.created_ms,
+        published.epoch,
+        published.flags,
         CLOSED,
-        now.transaction_digest,
-        now.min_timestamp,
-        now.lateness_ms,
+        published.transaction_digest,
+        published.min_timestamp,
+        published.lateness_ms,
     )
 
 
@@ -125,18 +127,23 @@ def info_from_files(directory: Path, base: int, size: int, next_offset: int) -> 
     entry of the offset index. If batches there cannot be read, the times are unknown. Raises
     CorruptRecordError for an index of an invalid size.
     """
-    times = index.last(
-        file_names.segment_path(directory, base, file_names.TIME_INDEX), index.TIME_ENTRY
-    )
-    offsets = index.last(
-        file_names.segment_path(directory, base, file_names.INDEX), index.OFFSET_ENTRY
-    )
-    timestamp, relative = times.entry or (-1, 0)
-    rising = times.before is None or (times.before[0] < timestamp and times.before[1] < relative)
-    if times.entry is not None and (
-        timestamp < 0 or not 0 <= relative < next_offset - base or not rising
-    ):
-        return None
+    time_index = file_names.segment_path(directory, base, file_names.TIME_INDEX)
+    offset_index = file_names.segment_path(directory, base, file_names.INDEX)
+    times = index.last(time_index, index.TIME_ENTRY)
+    offsets = index.last(offset_index, index.OFFSET_ENTRY)
+    timestamp = -1
+    relative = 0
+    if times.entry is not None:
+        timestamp, relative = times.entry
+        if timestamp < 0 or not 0 <= relative < next_offset - base:
+            return None
+        if times.before is not None:
+            timestamp_before, relative_before = times.before
+            if timestamp_before >= timestamp or relative_before >= relative:
+                return None
+    start = 0
+    if offsets.entry is not None:
+        start = offsets.entry[1]
     info = SegmentInfo(
         base,
         size,
@@ -149,44 +156,50 @@ def info_from_files(directory: Path, base: int, size: int, next_offset: int) -> 
     )
     path = file_names.segment_path(directory, base)
     with files.opened(path) as fd:
-        last = _heads(fd, path, base, offsets.entry[1] if offsets.entry is not None else 0, size)
-        if last is None:
-            return FromFiles(
-                info._replace(max_timestamp=-1, max_timestamp_offset=base, time_entries=0), None
+        last_heads = _read_heads(fd, path, base, start, size)
+        if last_heads is None:
+            without_times = info._replace(
+                max_timestamp=-1, max_timestamp_offset=base, time_entries=0
             )
-        if times.entries and not _is_newest(info, last, fd, path):
+            return FromFiles(without_times, None)
+        if times.entries and not _is_newest(info, last_heads, fd, path):
             return None
-    return FromFiles(info, last[-1].base_offset + last[-1].last_offset_delta + 1 if last else base)
+    end = base
+    if last_heads:
+        end = last_heads[-1].base_offset + last_heads[-1].last_offset_delta + 1
+    return FromFiles(info, end)
 
 
-def _is_newest(info: SegmentInfo, last: list[Head], fd: int, path: Path) -> bool:
-    """Whether the last time-index entry names a batch of its time, and none of the `last` batches
-    is newer.
+def _is_newest(info: SegmentInfo, last_heads: list[Head], fd: int, path: Path) -> bool:
+    """Whether the last time-index entry names a batch of its time, and none of the last batches is
+    newer.
     """
     entry = index.Time(info.max_timestamp, info.max_timestamp_offset)
-    if _newest(last) > entry.timestamp_ms:
+    if _newest(last_heads) > entry.timestamp_ms:
         return False
-    found: list[Head] | None = last
-    if info.index_entries and (not last or entry.offset < last[0].base_offset):
-        with files.opened(path.with_suffix(file_names.INDEX)) as opened:
-            place = index.offset_floor(opened, info.index_entries, info.base, entry.offset)
-        found = _heads(fd, path, info.base, place.position, info.size, entry.offset)
-    return found is not None and _names_a_batch(entry, found)
+    heads: list[Head] | None = last_heads
+    if info.index_entries and (not last_heads or entry.offset < last_heads[0].base_offset):
+        with files.opened(path.with_suffix(file_names.INDEX)) as index_fd:
+            entry_before = index.offset_floor(index_fd, info.index_entries, info.base, entry.offset)
+        heads = _read_heads(fd, path, info.base, entry_before.position, info.size, entry.offset)
+    return heads is not None and _names_a_batch(entry, heads)
 
 
-def _names_a_batch(entry: index.Time, found: list[Head]) -> bool:
+def _names_a_batch(entry: index.Time, heads: list[Head]) -> bool:
     """Whether the batch with the offset of a time-index entry has its timestamp."""
-    at = bisect_right(found, entry.offset, key=lambda head: head.base_offset) - 1
-    if at < 0 or entry.offset > found[at].base_offset + found[at].last_offset_delta:
+    number = bisect_right(heads, entry.offset, key=lambda head: head.base_offset) - 1
+    if number < 0:
         return False
-    return found[at].max_timestamp == entry.timestamp_ms
+    batch = heads[number]
+    has_offset = entry.offset <= batch.base_offset + batch.last_offset_delta
+    return has_offset and batch.max_timestamp == entry.timestamp_ms
 
 
-def _newest(found: list[Head]) -> int:
+def _newest(heads: list[Head]) -> int:
     """The largest timestamp of batches; -1 without any. A cleaner leaves batches without records:
     they have none.
     """
-    return max((head.max_timestamp for head in found if head.record_count > 0), default=-1)
+    return max((head.max_timestamp for head in heads if head.record_count > 0), default=-1)
 
 
 def newest_header(directory: Path, info: SegmentInfo) -> int:
@@ -195,10 +208,11 @@ def newest_header(directory: Path, info: SegmentInfo) -> int:
     """
     path = file_names.segment_path(directory, info.base)
     with files.opened(path) as fd:
-        return _newest(_heads(fd, path, info.base, 0, info.size) or [])
+        batch_heads = _read_heads(fd, path, info.base, 0, info.size)
+    return _newest(batch_heads or [])
 
 
-def _heads(
+def _read_heads(
     fd: int, path: Path, base: int, start: int, size: int, last: int = OFFSET_MAX
 ) -> list[Head] | None:
     """The headers of the batches from byte `start` on, at least up to the offset `last`; None if
@@ -206,19 +220,19 @@ def _heads(
     """
     if not 0 <= start <= size:
         return None
-    found: list[Head] = []
+    batch_heads: list[Head] = []
     rows = bytearray(HEADERS_AT_ONCE * ROW_BYTES)
-    at = start
+    position = start
     try:
-        while at < size and (not found or found[-1].base_offset <= last):
-            count, at = system.walk_headers(fd, at, size, rows, base)
-            found += heads(memoryview(rows)[: count * ROW_BYTES])
+        while position < size and (not batch_heads or batch_heads[-1].base_offset <= last):
+            count, position = system.walk_headers(fd, position, size, rows, base)
+            batch_heads += heads(memoryview(rows)[: count * ROW_BYTES])
     except CorruptRecordError:  # of an old format, or damaged
         walk = segment.Walk(fd, path, Chain(gaps_allowed=True), start, size, bounded=False)
-        found = [head for part in walk.heads() for head in part]
+        batch_heads = [head for chunk in walk.heads() for head in chunk]
         if walk.problem is not None or walk.end < size:
             return None
-    return found
+    return batch_heads
 
 
 def transactions_in(directory: Path, base: int) -> int:
@@ -253,20 +267,20 @@ def published_of(
     )
 
 
-def builder_at(now: Published, interval_bytes: int) -> index.Builder:
+def builder_at(published: Published, interval_bytes: int) -> index.Builder:
     """A builder that continues the active segment. It counts only the entries that follow."""
-    builder = index.Builder(now.segment_base, interval_bytes)
-    builder.bytes_since_entry = now.bytes_since_entry
-    builder.last_time_entry = now.last_time_entry
-    builder.max_timestamp = now.max_timestamp
-    builder.max_timestamp_offset = now.max_timestamp_offset
-    builder.min_timestamp = now.min_timestamp
-    builder.lateness_ms = now.lateness_ms
+    builder = index.Builder(published.segment_base, interval_bytes)
+    builder.bytes_since_entry = published.bytes_since_entry
+    builder.last_time_entry = published.last_time_entry
+    builder.max_timestamp = published.max_timestamp
+    builder.max_timestamp_offset = published.max_timestamp_offset
+    builder.min_timestamp = published.min_timestamp
+    builder.lateness_ms = published.lateness_ms
     return builder
 
 
 def published_after(
-    now: Published,
+    published: Published,
     builder: index.Builder,
     size: int,
     log_end: int,
@@ -279,7 +293,7 @@ def published_after(
     `before`: entries of the offset index and of the time index that the builder continues
     (`builder_at`).
     """
-    return now._replace(
+    return published._replace(
         segment_base=builder.base,
         segment_size=size,
         log_end=log_end,
@@ -296,14 +310,14 @@ def published_after(
     )
 
 
-def published_empty(now: Published, base: int, jitter_ms: int) -> Published:
+def published_empty(published: Published, base: int, jitter_ms: int) -> Published:
     """The tuple with a new, empty active segment at `base`."""
     jitter = 0
     if jitter_ms > 0:
         from random import randrange  # few topics need it
 
         jitter = randrange(jitter_ms)
-    return now._replace(
+    return published._replace(
         segment_base=base,
         segment_size=0,
         max_timestamp=-1,
@@ -324,12 +338,10 @@ def published_empty(now: Published, base: int, jitter_ms: int) -> Published:
     )
 
 
-def final_time_entry(now: Published) -> tuple[int, int] | None:
+def final_time_entry(published: Published) -> tuple[int, int] | None:
     """The time-index entry with which the active segment is closed; None if its last entry has the
     largest timestamp.
     """
-    return (
-        (now.max_timestamp, now.max_timestamp_offset - now.segment_base)
-        if now.max_timestamp > now.last_time_entry
-        else None
-    )
+    if published.max_timestamp <= published.last_time_entry:
+        return None
+    return published.max_timestamp, published.max_timestamp_offset - published.segment_base

@@ -1,9 +1,8 @@
 """The segments of a partition: those of the manifest, checked against the control page, completed
 from the directory.
 
-SEGMENTLIST-1  the list is rebuilt when the control page has another active segment, log start or
-    generation
-SEGMENTLIST-2  the size of a segment that the manifest does not know comes from stat
+- The list is rebuilt when the control page has another active segment, log start or generation.
+- The size of a segment that the manifest does not know comes from stat.
 """
 
 from __future__ import annotations
@@ -24,7 +23,9 @@ TIME_UNKNOWN: Final = 1 << 63  # later than every timestamp
 
 def _newest(info: SegmentInfo) -> int:
     """The largest timestamp of a segment; TIME_UNKNOWN if it may have any."""
-    return TIME_UNKNOWN if info.max_timestamp < 0 and info.time_entries == 0 else info.max_timestamp
+    if info.max_timestamp < 0 and info.time_entries == 0:
+        return TIME_UNKNOWN
+    return info.max_timestamp
 
 
 class _View(NamedTuple):
@@ -48,55 +49,54 @@ class SegmentList:
     def forget(self) -> None:
         self._view = None
 
-    def all(self, now: Published) -> list[SegmentInfo]:
+    def all(self, published: Published) -> list[SegmentInfo]:
         """The sealed segments with records at or above the log start, then the active one as
         published.
         """
-        return [*self._refreshed(now).infos, active_info(now)]
+        return [*self._refresh(published).infos, active_info(published)]
 
-    def since(self, offset: int, now: Published) -> list[SegmentInfo]:
+    def since(self, offset: int, published: Published) -> list[SegmentInfo]:
         """The segments with records at or above `offset`; the active one is the last."""
-        if offset >= now.segment_base:
-            return [active_info(now)] if now.log_end > offset else []
-        view = self._refreshed(now)
-        place = bisect_right(view.bases, offset)
-        return [
-            info
-            for info in [*view.infos[max(place - 1, 0) :], active_info(now)]
-            if info.next_offset > offset
-        ]
+        if offset >= published.segment_base:
+            return [active_info(published)] if published.log_end > offset else []
+        view = self._refresh(published)
+        first = max(bisect_right(view.bases, offset) - 1, 0)
+        infos = [*view.infos[first:], active_info(published)]
+        return [info for info in infos if info.next_offset > offset]
 
-    def reaching(self, timestamp_ms: int, now: Published) -> Iterator[SegmentInfo]:
+    def reaching(self, timestamp_ms: int, published: Published) -> Iterator[SegmentInfo]:
         """The segments that have a record as new as `timestamp_ms`, or may have one, in order."""
-        view = self._refreshed(now)
+        view = self._refresh(published)
         for info in view.infos[bisect_left(view.newest, timestamp_ms) :]:
             if _newest(info) >= timestamp_ms:
                 yield info
-        active = active_info(now)
+        active = active_info(published)
         if _newest(active) >= timestamp_ms:
             yield active
 
-    def at(self, offset: int, now: Published) -> SegmentInfo:
+    def at(self, offset: int, published: Published) -> SegmentInfo:
         """The segment that has `offset`, or would have it."""
-        if offset >= now.segment_base:
-            return active_info(now)
-        view = self._refreshed(now)
-        place = bisect_right(view.bases, offset) - 1
-        return view.infos[max(place, 0)] if view.infos else active_info(now)
+        if offset >= published.segment_base:
+            return active_info(published)
+        view = self._refresh(published)
+        if not view.infos:
+            return active_info(published)
+        number = bisect_right(view.bases, offset) - 1
+        return view.infos[max(number, 0)]
 
-    def after(self, base: int, now: Published) -> SegmentInfo | None:
+    def after(self, base: int, published: Published) -> SegmentInfo | None:
         """The segment after the one with this base offset."""
-        view = self._refreshed(now)
-        place = bisect_right(view.bases, base)
-        if place < len(view.infos):
-            return view.infos[place]
-        return active_info(now) if base < now.segment_base else None
+        view = self._refresh(published)
+        number = bisect_right(view.bases, base)
+        if number < len(view.infos):
+            return view.infos[number]
+        return active_info(published) if base < published.segment_base else None
 
-    def _refreshed(self, now: Published) -> _View:
+    def _refresh(self, published: Published) -> _View:
         """The segments of exactly this tuple, even if another thread replaces the cache
         meanwhile.
         """
-        key = (now.segment_base, now.log_start, now.generation)
+        key = (published.segment_base, published.log_start, published.generation)
         view = self._view
         if view is not None and view.key == key:
             return view
@@ -104,71 +104,79 @@ class SegmentList:
         if static is not None:
             infos = static.segments[:-1]
         else:
-            infos = self._grown(view, now) or self._from_manifest(now)
+            infos = self._grow(view, published) or self._list_manifest(published)
         newest = list(accumulate(map(_newest, infos), max))
-        view = self._view = _View(key, [info.base for info in infos], infos, newest)
+        view = _View(key, [info.base for info in infos], infos, newest)
+        self._view = view
         return view
 
-    def _grown(self, view: _View | None, now: Published) -> list[SegmentInfo] | None:
+    def _grow(self, view: _View | None, published: Published) -> list[SegmentInfo] | None:
         """Add the segments that were sealed since, if nothing else changed. That is cheap with
         thousands of segments.
         """
         if (
             view is None
-            or view.key[1:] != (now.log_start, now.generation)
-            or view.key[0] > now.segment_base
+            or view.key[1:] != (published.log_start, published.generation)
+            or view.key[0] > published.segment_base
         ):
             return None
         manifest = self._state.manifest
         manifest.refresh()
         base = view.key[0]
         added = []
-        while (
-            base < now.segment_base
-            and (info := manifest.segments.get(base)) is not None
-            and info.next_offset > base
-        ):
+        while base < published.segment_base:
+            info = manifest.segments.get(base)
+            if info is None or info.next_offset <= base:
+                return None
             added.append(info)
             base = info.next_offset
-        return [*view.infos, *added] if base == now.segment_base else None
+        if base != published.segment_base:
+            return None
+        return [*view.infos, *added]
 
-    def _from_manifest(self, now: Published) -> list[SegmentInfo]:
+    def _list_manifest(self, published: Published) -> list[SegmentInfo]:
         manifest = self._state.manifest
         manifest.refresh()
-        every = list(manifest.segments.values())
-        known = sorted(
+        described = list(manifest.segments.values())
+        infos = sorted(
             info
-            for info in every
-            if info.base < now.segment_base and info.next_offset > now.log_start
+            for info in described
+            if info.base < published.segment_base and info.next_offset > published.log_start
         )
-        follows = all(one.next_offset <= other.base for one, other in pairwise(known))
-        covers = (not known and now.segment_base <= now.log_start) or bool(
-            known and known[0].base <= now.log_start
-        )
-        joined = not known or known[-1].next_offset == now.segment_base
+        if infos:
+            first = infos[0].base
+            end = infos[-1].next_offset
+        else:
+            first = published.segment_base
+            end = published.segment_base
         if (
-            follows
-            and covers
-            and joined
-            and all(one.next_offset == other.base for one, other in pairwise(known))
+            first <= published.log_start
+            and end == published.segment_base
+            and all(info.next_offset == following.base for info, following in pairwise(infos))
         ):
-            return known
-        return self._from_directory(now, manifest.segments)
+            return infos
+        return self._list_directory(published, manifest.segments)
 
-    def _from_directory(self, now: Published, known: dict[int, SegmentInfo]) -> list[SegmentInfo]:
+    def _list_directory(
+        self, published: Published, described: dict[int, SegmentInfo]
+    ) -> list[SegmentInfo]:
         directory = self._state.path
         bases = [
-            base for base in file_names.bases(files.listing(directory)) if base < now.segment_base
+            base
+            for base in file_names.bases(files.listing(directory))
+            if base < published.segment_base
         ]
-        found = []
-        for base, following in pairwise([*bases, now.segment_base]):
+        infos = []
+        for base, following in pairwise([*bases, published.segment_base]):
             facts = files.facts_of(file_names.segment_path(directory, base))
-            if facts is None or following <= now.log_start:
+            if facts is None or following <= published.log_start:
                 continue
-            info = known.get(base)
+            info = described.get(base)
             if info is None or info.size != facts.size:
-                described = info_from_files(directory, base, facts.size, following)
-                info = described.info if described is not None else None
+                from_files = info_from_files(directory, base, facts.size, following)
+                info = None
+                if from_files is not None:
+                    info = from_files.info
             if info is None:  # without a time index it is read whole
                 info = SegmentInfo(
                     base,
@@ -176,5 +184,5 @@ class SegmentList:
                     following,
                     transaction_entries=transactions_in(directory, base),
                 )
-            found.append(info)
-        return found
+            infos.append(info)
+        return infos

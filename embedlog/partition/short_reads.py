@@ -1,10 +1,10 @@
 """Reads one batch at an offset, with what must be compared with it, in one call.
 
-SHORT-1  only the usual case is served: an index entry with a known chain digest, and whole batches
-    of magic 2 up to the next entry. All are as their appenders wrote them. In all other cases the
-    answer is None
-SHORT-2  the caller ensures that the files belong to the segment, and compares epochs and
-    generation, as after every read
+- Only the usual case is served: an index entry with a known chain digest, and whole batches of
+  magic 2 up to the next entry. All are as their appenders wrote them. In all other cases the answer
+  is None.
+- The caller ensures that the files belong to the segment, and compares epochs and generation, as
+  after every read.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ FILES: Final = (file_names.LOG, file_names.INDEX, file_names.DIGESTS)
 
 
 class ShortRead(NamedTuple):
-    """The batches that were read, and what `found` says about them."""
+    """The batches that were read. `batch` describes the one that holds the offset."""
 
-    found: short_read.Read
+    batch: short_read.Read
     rows: Batches
     data: memoryview
 
@@ -76,20 +76,18 @@ class ShortReads:
         self, segment: short_read.Segment, offset: int, pool: BufferPool | None
     ) -> ShortRead | None:
         rows = np.empty(BATCHES_MAX, batch_dtype())
-        buffer = _memory(self._buffer_bytes, pool)
-        found = short_read.read(segment, offset, buffer, rows)
-        if found is not None and not found.batch_count and found.size <= READ_BYTES_MAX:
-            self._buffer_bytes = found.size + found.size // 8
-            buffer = _memory(self._buffer_bytes, pool)
-            found = short_read.read(segment, offset, buffer, rows)
-        if found is None or not found.batch_count:
+        buffer = _lease(self._buffer_bytes, pool)
+        batch = short_read.read(segment, offset, buffer, rows)
+        if batch is not None and not batch.batch_count and batch.size <= READ_BYTES_MAX:
+            self._buffer_bytes = batch.size + batch.size // 8
+            buffer = _lease(self._buffer_bytes, pool)
+            batch = short_read.read(segment, offset, buffer, rows)
+        if batch is None or not batch.batch_count:
             return None
-        return ShortRead(found, rows[: found.batch_count], buffer[: found.size])
+        return ShortRead(batch, rows[: batch.batch_count], buffer[: batch.size])
 
 
-def _memory(size: int, pool: BufferPool | None) -> memoryview:
-    return (
-        pool.lease(size).view
-        if pool is not None and size >= POOLED_BYTES_MIN
-        else memoryview(bytearray(size))
-    )
+def _lease(size: int, pool: BufferPool | None) -> memoryview:
+    if pool is not None and size >= POOLED_BYTES_MIN:
+        return pool.lease(size).view
+    return memoryview(bytearray(size))

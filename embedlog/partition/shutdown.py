@@ -1,10 +1,10 @@
 """The orderly close of a partition: its files are left as Kafka leaves them.
 
-SHUTDOWN-1  the order: repair if needed, final time-index entry and trimming, snapshot of the
-            producers, sync (`sync`), closing record, removal of the DIRTY mark
-SHUTDOWN-2  the clean mark of the directory follows only if every partition was closed
-SHUTDOWN-3  in a set the DIRTY mark stays if the replica is not complete: it was not kept, and
-    neither led nor followed since. An orderly close does not make it complete (REPLICA-13)
+- The order: repair if needed, final time-index entry and trimming, snapshot of the producers, sync
+  (`sync`), closing record, removal of the DIRTY mark.
+- The clean mark of the directory follows only if every partition was closed.
+- In a set the DIRTY mark stays if the replica is not complete: it was not kept, and neither led nor
+  followed since. An orderly close does not make it complete (REPLICA-13).
 """
 
 from __future__ import annotations
@@ -22,32 +22,33 @@ def close_in_order(lock: AppendLock, syncer: Syncer) -> None:
     DurabilityError if a sync fails.
     """
     state = lock.state
-    with lock.exclusive() as held:
-        now = held.now
+    with lock.exclusive() as locked:
+        published = locked.published
         times = segment.finish(
             state.path,
-            now.segment_base,
-            now.segment_size,
-            now.index_entries,
-            now.time_entries,
-            final_time_entry(now),
+            published.segment_base,
+            published.segment_size,
+            index_entries=published.index_entries,
+            time_entries=published.time_entries,
+            final_entry=final_time_entry(published),
             sync=True,
         )
-        after = now._replace(
-            time_entries=times, last_time_entry=max(now.last_time_entry, now.max_timestamp)
+        after = published._replace(
+            time_entries=times,
+            last_time_entry=max(published.last_time_entry, published.max_timestamp),
         )
-        held.write_snapshot(now)
+        locked.write_snapshot(published)
         state.page.publish(after, None)
     syncer.sync(state.published().log_end, state.deadline())
-    with lock.exclusive() as held:
+    with lock.exclusive() as locked:
         if (
             state.context.in_set
-            and held.replica_at_begin.role == ROLE_NONE
+            and locked.replica_at_begin.role == ROLE_NONE
             and not state.is_kept()
             and files.exists(state.path / file_names.DIRTY)
         ):
             return
-        held.note_closed(held.now)
+        locked.note_closed(locked.published)
         state.manifest.sync()
         files.sync_directory(state.path)
         if files.unlink(state.path / file_names.DIRTY, missing_ok=True):

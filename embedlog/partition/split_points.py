@@ -1,11 +1,10 @@
 """Points at which a range of offsets is divided into pieces of about equal size, for workers that
 read at the same time.
 
-SPLITPOINT-1  the pieces follow on each other without a gap and cover the range, even if an index is
-    wrong
-SPLITPOINT-2  a point is between two batches, so that no batch is decoded twice; a piece is larger
-    where no index has an entry
-SPLITPOINT-3  only index entries are read: a point costs about twenty reads of eight bytes
+- The pieces follow on each other without a gap and cover the range, even if an index is wrong.
+- A point is between two batches, so that no batch is decoded twice; a piece is larger where no
+  index has an entry.
+- Only index entries are read: a point costs about twenty reads of eight bytes.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ def split_points(
     reader: Reader,
     start: int,
     end: int,
+    *,
     max_bytes: int,
     count: int | None = None,
 ) -> list[SplitPoint]:
@@ -39,32 +39,35 @@ def split_points(
     """
     if end <= start:
         return []
-    return reader.consistent(
-        lambda now: _points(segments, reader, now, start, end, max_bytes, count)
+    return reader.read_consistently(
+        lambda published: _find_points(segments, reader, published, start, end, max_bytes, count)
     )
 
 
-def _points(
+def _find_points(
     segments: SegmentList,
     reader: Reader,
-    now: Published,
+    published: Published,
     start: int,
     end: int,
     max_bytes: int,
     count: int | None,
 ) -> list[SplitPoint]:
     pieces = _Pieces(start, end)
-    for info in segments.since(start, now):
+    for info in segments.since(start, published):
         if info.base >= end:
             continue
-        position = reader.place(info, start).position if start > info.base else 0
-        last = max(
-            position, reader.place(info, end).position if end < info.next_offset else info.size
-        )
+        position = 0
+        if start > info.base:
+            position = reader.find_entry(info, start).position
+        last = info.size
+        if end < info.next_offset:
+            last = reader.find_entry(info, end).position
+        last = max(position, last)
         while pieces.size + last - position > max_bytes:
-            if count is not None and len(pieces.made) >= count:
-                return pieces.made
-            cut = reader.cut(info, position + max_bytes - pieces.size, position)
+            if count is not None and len(pieces.points) >= count:
+                return pieces.points
+            cut = reader.find_cut(info, position + max_bytes - pieces.size, position)
             if (
                 cut is not None
                 and cut.position < last
@@ -75,25 +78,25 @@ def _points(
                 break  # no entry in it: the rest of this segment stays together
         pieces.size += last - position
     pieces.cut(end, 0)
-    return pieces.made
+    return pieces.points
 
 
 class _Pieces:
     """The points so far, and the beginning of the next piece."""
 
     def __init__(self, start: int, end: int) -> None:
-        self.made: list[SplitPoint] = []
+        self.points: list[SplitPoint] = []
         self.size = 0  # of the piece that is being made
         self._start = start
         self._end = end
 
-    def cut(self, offset: int, more: int) -> bool:
-        """End a piece at this offset, `more` bytes after those counted; False if nothing would be
+    def cut(self, offset: int, size: int) -> bool:
+        """End a piece at this offset, `size` bytes after those counted; False if nothing would be
         left in it.
         """
         if not self._start < offset <= self._end:
             return False
-        self.made.append(SplitPoint(offset, self.size + more))
+        self.points.append(SplitPoint(offset, self.size + size))
         self._start = offset
         self.size = 0
         return True

@@ -1,15 +1,13 @@
 """The state of one partition in this process: its mapped control page, its loaded files, its
 settings.
 
-PARTITIONSTATE-1  positions come from the control page, never from a file's size or from the memory
-    of this process
-PARTITIONSTATE-2  a control page counts only in the incarnation in which it was made; loading writes
-    only under the append lock
-PARTITIONSTATE-3  a partition is marked dirty on disk before its first write
-PARTITIONSTATE-4  a read-only reader follows a live control page if there is one, else the files as
-    it loaded them
-PARTITIONSTATE-5  a process whose directory was replaced loads nothing of the one in its place:
-    others use the page there
+- Positions come from the control page, never from a file's size or from the memory of this process.
+- A control page counts only in the incarnation in which it was made; loading writes only under the
+  append lock.
+- A partition is marked dirty on disk before its first write.
+- A read-only reader follows a live control page if there is one, else the files as it loaded them.
+- A process whose directory was replaced loads nothing of the one in its place: others use the page
+  there.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.partition.epoch_file import EpochFile
-from embedlog.partition.log_context import Bounds, Context, Traffic
+from embedlog.partition.log_context import Bounds, CheckpointedOffsets, Context, Traffic
 from embedlog.partition.recovery import loader, producer_history
 from embedlog.partition.recovery.evidence import Loading
 from embedlog.partition.segment_info import active_info, start_of
@@ -53,9 +51,9 @@ from embedlog.storage.control_page import (
     PageFile,
     cache_number,
     check,
-    exact_cache_number,
     floor_of,
     is_in_place,
+    exact_cache_number,
     make_page,
     map_page,
 )
@@ -144,10 +142,12 @@ class PartitionState:
             self.raise_closed()
         if self.page_file is not None:
             return
-        until = min(deadline_ns, self.deadline()) if self.context.in_set else deadline_ns
+        until = deadline_ns
+        if self.context.in_set:
+            until = min(until, self.deadline())
         with locks.entering(self.mutex, bound_deadline(until), self.path, locks.LoadPendingError):
             if self.page_file is None and self.static is None and not self.closed:
-                self._open_read_only() if self.context.read_only else self._open_for_writing()
+                self._open()
 
     def raise_closed(self) -> NoReturn:
         """Raise the error of a closed log, of a directory that was opened again, or of a deleted
@@ -156,7 +156,7 @@ class PartitionState:
         self.context.check_open()  # a log closes all its partitions, and those of deleted topics
         raise UnknownTopicOrPartitionError(f"topic {self.topic} was deleted", path=self.path)
 
-    def _expected(self, page_file: PageFile) -> object:
+    def _identity_of(self, page_file: PageFile) -> object:
         return system.identity(
             self.context.incarnation,
             self.topic_id,
@@ -192,8 +192,8 @@ class PartitionState:
                 if self.context.in_set:
                     self._check_topic()
                 foreign = self._changed_by_others()
-                floor = None if foreign else self._floor()
-                loaded = loader.load(self.loading(write=False, foreign=foreign, floor=floor))
+                floor = None if foreign else self._read_floor()
+                loaded = loader.load(self.make_loading(write=False, foreign=foreign, floor=floor))
                 break
             except (CorruptRecordError, StateError, StorageError):
                 if self.context.refresh is None or (
@@ -206,7 +206,7 @@ class PartitionState:
                     raise
                 pause.wait(RETRY_S)
         if self.context.in_set:
-            loaded.published = self._committed(loaded.published, floor)
+            loaded.published = self._with_high_watermark(loaded.published, floor)
         self._report_cuts(loaded)
         self.static = loaded
         self.page_file = None
@@ -217,22 +217,24 @@ class PartitionState:
         """Report once what an opening for writing would cut: a reader gets the log as it would be
         afterwards.
         """
-        for each in loaded.cut:
-            if each not in self._reported_cuts:
-                logger.warning("opened for reading only; an opening for writing would cut %s", each)
+        for cut in loaded.cut:
+            if cut not in self._reported_cuts:
+                logger.warning("opened for reading only; an opening for writing would cut %s", cut)
         self._reported_cuts.update(loaded.cut)
 
-    def _committed(self, now: Published, floor: Published | None) -> Published:
+    def _with_high_watermark(self, published: Published, floor: Published | None) -> Published:
         """Of a replica that no process serves: the high watermark of the last close, or of the last
         page (REPLICA-19).
         """
-        noted = checkpoints.read_offsets(self.context.root / file_names.HIGH_WATERMARKS).get(
-            (self.topic, self.number), 0
+        checkpointed = checkpoints.read_offsets(self.context.root / file_names.HIGH_WATERMARKS)
+        high_watermark = checkpointed.get((self.topic, self.number), 0)
+        if floor is not None:
+            high_watermark = max(high_watermark, floor.high_watermark)
+        return published._replace(
+            high_watermark=max(published.log_start, min(high_watermark, published.log_end))
         )
-        known = max(noted, floor.high_watermark if floor is not None else 0)
-        return now._replace(high_watermark=max(now.log_start, min(known, now.log_end)))
 
-    def _floor(self) -> Published | None:
+    def _read_floor(self) -> Published | None:
         """The tuple that a page of an earlier incarnation published, for a reader."""
         mapped = map_page(self.path / file_names.PAGE, writable=False, locked=self.context.locked)
         if mapped is None:
@@ -249,7 +251,7 @@ class PartitionState:
         mapped = map_page(self.path / file_names.PAGE, writable=False, locked=self.context.locked)
         if mapped is None:
             return False
-        if not check(mapped, self._expected(mapped)):
+        if not check(mapped, self._identity_of(mapped)):
             mapped.close()
             return False
         self.page_file = mapped
@@ -257,6 +259,12 @@ class PartitionState:
         self._seen = self.context.seen
         self.forget_files()
         return True
+
+    def _open(self) -> None:
+        if self.context.read_only:
+            self._open_read_only()
+        else:
+            self._open_for_writing()
 
     def _open_read_only(self) -> None:
         live = self.context.refresh is not None and self.context.refresh()
@@ -280,7 +288,7 @@ class PartitionState:
                 self.lock_os(lock, deadline_ns)
                 # else the directory was set aside meanwhile
                 if not self.context.in_set or lock.is_in_place():
-                    self.page_file = self._page_locked()
+                    self.page_file = self._open_page_locked()
 
     def open_lock(self) -> locks.LockFile:
         """The lock file, made by the first process. Raises UnknownTopicOrPartitionError if the
@@ -295,11 +303,11 @@ class PartitionState:
                 f"partition {self.name} has no directory", path=self.path
             ) from problem
 
-    def _page_locked(self) -> PageFile:
+    def _open_page_locked(self) -> PageFile:
         """The valid page of this incarnation, loaded from the files if no process has done so
         yet.
         """
-        self.context.reacquire()  # PARTITIONSTATE-5
+        self.context.reacquire()  # raises if another directory is in the place of this one
         self._check_topic()
         mapped = make_page(self.path / file_names.PAGE, self.context.mode, self.context.locked)
         try:
@@ -308,49 +316,50 @@ class PartitionState:
                 if self.context.directory_page is not None:
                     # readers find no page without a search: this says that there is one
                     self.context.directory_page.notify()
-            # a signal handler may have closed it meanwhile
-            return mapped if not self.closed else self.raise_closed()
+            if self.closed:  # by a signal handler
+                self.raise_closed()
+            return mapped
         except BaseException:
             mapped.close()
             raise
 
     def _is_valid(self, mapped: PageFile) -> bool:
         """Whether a page is of this incarnation, and its tuple has no damage."""
-        return check(mapped, self._expected(mapped)) and mapped.page.read() is not None
+        return check(mapped, self._identity_of(mapped)) and mapped.page.read() is not None
 
     def _check_topic(self) -> None:
         """Refuse a directory that belongs to another topic of this name now. Raises
         UnknownTopicOrPartitionError.
         """
-        found = identity.read_topic_id(self.path)
-        if found is None or identity.id_bytes(found) == self.topic_id:
+        topic_id = identity.read_topic_id(self.path)
+        if topic_id is None or identity.id_bytes(topic_id) == self.topic_id:
             return
-        problem = f"topic {self.topic} was deleted and created again"
-        expected = f"topic id {identity.id_text(self.topic_id)}"
-        raise UnknownTopicOrPartitionError(problem, path=self.path, expected=expected, found=found)
+        raise UnknownTopicOrPartitionError(
+            f"topic {self.topic} was deleted and created again",
+            path=self.path,
+            expected=f"topic id {identity.id_text(self.topic_id)}",
+            found=topic_id,
+        )
 
     def _load_locked(self, mapped: PageFile) -> None:
-        floor = (
-            None
-            if (foreign := self._changed_by_others())
-            else floor_of(mapped, self.topic_id, self.number)
-        )
-        loading = self.loading(write=True, foreign=foreign, floor=floor)
-        if (
-            foreign
-            and not files.exists(self.manifest.path)
-            and (bases := file_names.bases(files.listing(self.path)))
-        ):
-            # The mark that follows would show a log of ours, also after a kill.
-            self.manifest.rewrite([], Start(bases[0], bases[-1], identity.BEFORE_VISITS))
-        waits = not loading.clean and dirty_mark.can_sync_later(self.path, self.config.preallocate)
-        if waits:
+        foreign = self._changed_by_others()
+        floor = None
+        if not foreign:
+            floor = floor_of(mapped, self.topic_id, self.number)
+        loading = self.make_loading(write=True, foreign=foreign, floor=floor)
+        if foreign and not files.exists(self.manifest.path):
+            bases = file_names.bases(files.listing(self.path))
+            if bases:
+                # The mark that follows would show a log of ours, also after a kill.
+                self.manifest.rewrite([], Start(bases[0], bases[-1], identity.BEFORE_VISITS))
+        mark_waits = not loading.clean and dirty_mark.can_sync_later(self.path, self.config.preallocate)
+        if mark_waits:
             dirty_mark.make(self.path, self.context.mode)
         elif not loading.clean:
             self.mark_dirty()
         loaded = loader.load(loading)
         self.context.note_load(loaded.spent_s, loaded.recovered)
-        self.epoch_file.loaded(loaded.epochs, differ=loaded.epochs_differ)
+        self.epoch_file.take_loaded(loaded.epochs, differ=loaded.epochs_differ)
         if (
             not loaded.epochs_differ
             and not loading.clean
@@ -358,29 +367,35 @@ class PartitionState:
         ):
             # the process that made the mark may have been killed before its sync
             files.sync_directory(self.path)
-        self.marked_dirty = self.marked_dirty or waits
-        bases = [info.base for info in loaded.segments]
-        start = loaded.published.log_start
+        self.marked_dirty = self.marked_dirty or mark_waits
         producer_history.write(
-            self.path, loaded.history, bases, log_start=start, mode=self.context.mode
+            self.path,
+            loaded.history,
+            [info.base for info in loaded.segments],
+            log_start=loaded.published.log_start,
+            mode=self.context.mode,
         )
-        self._note_loaded(loading, loaded)
-        durable = self._durable_at_load(
-            loading, loaded, moved=not is_in_place(mapped, self.topic_id, self.number)
-        )
-        kept = loading.clean or self._has_kept_everything(mapped, foreign, loaded)
+        self._write_manifest(loading, loaded)
+        moved = not is_in_place(mapped, self.topic_id, self.number)
+        durable = self._durable_at_load(loading, loaded, moved=moved)
+        is_kept = loading.clean or self._has_kept_everything(mapped, foreign, loaded)
+        flags = 0
+        if is_kept and self.context.in_set:
+            flags = system.FLAG_KEPT
         mapped.page.write(
-            self._expected(mapped),
+            self._identity_of(mapped),
             loaded.published,
             durable,
             cache=cache_number(mapped.path),
-            flags=system.FLAG_KEPT if kept and self.context.in_set else 0,
+            flags=flags,
         )
         if durable < loaded.published.log_end and self.context.directory_page is not None:
             # found records must be flushed in time, too
             self.context.directory_page.add(system.WORD_UNSYNCED_COUNT, 1)
-        known = system.WORD_SNAPSHOT if loaded.history.state.producers else system.WORD_NO_PRODUCERS
-        mapped.page.set(known, loaded.published.log_end + 1)
+        producers_word = system.WORD_NO_PRODUCERS
+        if loaded.history.state.producers:
+            producers_word = system.WORD_SNAPSHOT
+        mapped.page.set(producers_word, loaded.published.log_end + 1)
         for base in poisoned_bases(self.path):
             mapped.page.set(system.WORD_POISON, base + 1)
 
@@ -395,17 +410,16 @@ class PartitionState:
         cache = exact_cache_number(self.path)
         if foreign or not cache or page.word(system.WORD_CACHE) != cache:
             return False
-        before = replication.read(page)
-        if before is None or not is_in_place(mapped, self.topic_id, self.number):
+        publication = replication.read(page)
+        if publication is None or not is_in_place(mapped, self.topic_id, self.number):
             return False
-        published, replica = before
+        published, replica = publication
         if replica.role == replication.ROLE_NONE and not self._is_kept(page):
             return False
-        # what a follower was cutting is not the leader's
-        is_cutting = page.word(system.WORD_CUT_INTENT) == system.CUT_END
-        return is_cutting or (
-            not page.word(system.WORD_CUT_INTENT) and loaded.published.log_end >= published.log_end
-        )
+        cut_intent = page.word(system.WORD_CUT_INTENT)
+        if cut_intent == system.CUT_END:
+            return True  # what a follower was cutting is not the leader's
+        return not cut_intent and loaded.published.log_end >= published.log_end
 
     @staticmethod
     def _is_kept(page: system.Page) -> bool:
@@ -424,35 +438,37 @@ class PartitionState:
         page = self.page
         page.set(system.WORD_FLAGS, page.word(system.WORD_FLAGS) & ~system.FLAG_KEPT)
 
-    def _note_loaded(self, loading: Loading, loaded: loader.Loaded) -> None:
+    def _write_manifest(self, loading: Loading, loaded: loader.Loaded) -> None:
         """Write a manifest that describes these files, without the parts that were cut."""
         manifest = self.manifest
-        now = loaded.published
+        published = loaded.published
         sealed = loaded.segments[:-1]
         manifest.refresh()
-        start = start_of(now, self.context.visit)
+        start = start_of(published, self.context.visit)
         if not sealed and not files.exists(manifest.path):
             manifest.begin(start)
-        stale = (
-            any(base >= now.segment_base for base in manifest.segments)
+        is_stale = (
+            any(base >= published.segment_base for base in manifest.segments)
             or manifest.start is None
             or not manifest.is_whole
         )
-        if (
-            loading.foreign
-            or stale
-            or [manifest.segments.get(info.base) for info in sealed] != sealed
-        ):
-            closed = manifest.closed if not loading.foreign and not loading.clean else None
-            true = (
+        described = [manifest.segments.get(info.base) for info in sealed]
+        if loading.foreign or is_stale or described != sealed:
+            infos = list(sealed)
+            closed = manifest.closed
+            if (
                 closed is not None
-                and closed.base == now.segment_base
-                and closed.size <= now.segment_size
-            )
-            manifest.rewrite([*sealed, *([closed] if closed is not None and true else [])], start)
-        manifest.note(
-            start, active_info(now) if loading.clean and manifest.closed is None else None
-        )
+                and not loading.foreign
+                and not loading.clean
+                and closed.base == published.segment_base
+                and closed.size <= published.segment_size
+            ):
+                infos.append(closed)
+            manifest.rewrite(infos, start)
+        closed_info = None
+        if loading.clean and manifest.closed is None:
+            closed_info = active_info(published)
+        manifest.note(start, closed_info)
 
     def _durable_at_load(self, loading: Loading, loaded: loader.Loaded, *, moved: bool) -> int:
         """The durable offset by an orderly close, or else by a checkpoint. Damage below it is never
@@ -461,9 +477,9 @@ class PartitionState:
         In a copy, or after a broker, these files may not be synced yet. They are synced here first.
         """
         end = loaded.published.log_end
-        durable = (
-            end if loading.clean else min(max(loading.known_durable, loading.recovery_point), end)
-        )
+        durable = end
+        if not loading.clean:
+            durable = min(max(loading.known_durable, loading.recovery_point), end)
         if loading.foreign or moved:
             for info in loaded.segments:
                 path = file_names.segment_path(self.path, info.base)
@@ -479,40 +495,47 @@ class PartitionState:
         self.manifest.refresh()
         return self.context.foreign or changed_by_others(self.manifest, self.context.visit)
 
-    def loading(self, *, write: bool, foreign: bool, floor: Published | None) -> Loading:
+    def make_loading(self, *, write: bool, foreign: bool, floor: Published | None) -> Loading:
         """The arguments of the loader."""
-        dirty = files.exists(self.path / file_names.DIRTY) and not self.context.foreign
-        closed = self.context.clean or (
-            self.context.in_set and write and not foreign and not files.is_link(self.path)
-        )  # without a mark it is as its last close left it
-        points = self.context.recovery_points
-        starts = self.context.log_starts
-        cleaned = self.context.cleaned
-        durable = None if foreign else DurableRecord(self.path, self.topic_id).read()
-        if self.context.in_set and durable is not None:
-            # a cut lowers the durable record, which belongs to the partition (LOGCUT-3)
-            points = None
+        context = self.context
+        is_dirty = files.exists(self.path / file_names.DIRTY) and not context.foreign
+        # a partition of a set without the mark is as its last orderly close left it (`dirty_mark`)
+        is_closed = context.clean or (
+            context.in_set and write and not foreign and not files.is_link(self.path)
+        )
+        durable = None
+        if not foreign:
+            durable = DurableRecord(self.path, self.topic_id).read()
+        recovery_point = 0
+        if not context.in_set or durable is None:
+            recovery_point = self._checkpointed_offset(context.recovery_points)
+        # else a cut may have lowered the durable record, which belongs to the partition (`log_cut`)
         return Loading(
             self.path,
             self.topic_id,
-            clean=closed and not dirty,
+            clean=is_closed and not is_dirty,
             write=write,
-            in_set=self.context.in_set,
-            recovery_point=points.of(self.topic, self.number) if points else 0,
-            log_start=starts.of(self.topic, self.number) if starts else 0,
+            in_set=context.in_set,
+            recovery_point=recovery_point,
+            log_start=self._checkpointed_offset(context.log_starts),
             floor=floor,
             known_durable=durable.offset if durable else 0,
             interval_bytes=self.config.index_interval_bytes,
-            mode=self.context.mode,
+            mode=context.mode,
             allocate_bytes=self.config.segment_bytes if self.config.preallocate else 0,
-            gaps_allowed=self.config.compacted
-            or bool(cleaned and cleaned.of(self.topic, self.number)),
+            gaps_allowed=self.config.compacted or self._checkpointed_offset(context.cleaned) != 0,
             foreign=foreign,
-            begun=dirty,
-            visited=self.context.visit != 0,
-            producer_expiration_ms=self.context.producer_expiration_ms,
-            work=self.context.loads,
+            begun=is_dirty,
+            visited=context.visit != 0,
+            producer_expiration_ms=context.producer_expiration_ms,
+            work=context.loads,
         )
+
+    def _checkpointed_offset(self, offsets: CheckpointedOffsets | None) -> int:
+        """The offset of this partition in a checkpoint, 0 without one."""
+        if offsets is None:
+            return 0
+        return offsets.of(self.topic, self.number)
 
     def mark_dirty(self) -> None:
         """Write the DIRTY mark to disk before the first write, so that the last process closes it.
@@ -548,10 +571,10 @@ class PartitionState:
         """The published tuple under the append lock. Raises StorageError if the control page is
         damaged.
         """
-        now = self.page.read()
-        if now is None:
+        published = self.page.read()
+        if published is None:
             raise StorageError("the control page is damaged", path=self.path / file_names.PAGE)
-        return now
+        return published
 
     @property
     def page(self) -> system.Page:
@@ -577,18 +600,20 @@ class PartitionState:
                 if static is None or self.closed:
                     self.raise_closed()
                 return static.published
-        found = mapped.page.read()
-        return found if found is not None and mapped.page.is_alive() else self._published_again()
+        published = mapped.page.read()
+        if published is None or not mapped.page.is_alive():
+            return self._remap_and_read()
+        return published
 
-    def _published_again(self) -> Published:
+    def _remap_and_read(self) -> Published:
         self.remap()
-        found = self.page.read()
-        if found is None:
+        published = self.page.read()
+        if published is None:
             raise StorageError(
                 "the control page is damaged and could not be rebuilt",
                 path=self.path / file_names.PAGE,
             )
-        return found
+        return published
 
     def check_page(self) -> None:
         """At the end of a wait: map the page again if its path leads to another file."""
@@ -605,21 +630,25 @@ class PartitionState:
         The first records of an open transaction may be deleted: the last stable offset is not
         before the log start, as in Kafka.
         """
-        now = self.published()
-        stable = now.high_watermark
-        if now.first_unstable >= 0:
-            stable = min(stable, max(now.first_unstable, now.log_start))
-        return Bounds(now.log_start, now.log_end, now.high_watermark, stable, now.epoch)
+        published = self.published()
+        stable = published.high_watermark
+        if published.first_unstable >= 0:
+            stable = min(stable, max(published.first_unstable, published.log_start))
+        return Bounds(
+            published.log_start,
+            published.log_end,
+            published.high_watermark,
+            stable,
+            published.epoch,
+        )
 
     @property
     def durable_offset(self) -> int:
         """Records below it are on stable storage, as far as the kernel reported."""
         self.ensure_open()
-        return (
-            self.page.word(system.WORD_DURABLE)
-            if self.page_file is not None
-            else self.published().log_end
-        )
+        if self.page_file is None:
+            return self.published().log_end
+        return self.page.word(system.WORD_DURABLE)
 
     # ---- the lock, as far as opening needs it ------------------------------------------------------
 
@@ -636,7 +665,10 @@ class PartitionState:
     def lock_timeout(self) -> LockTimeoutError:
         path = self.path / file_names.LOCK
         since = ""
-        if self.page_file is not None and (pid := self.page_file.page.word(system.WORD_OWNER)):
+        pid = 0
+        if self.page_file is not None:
+            pid = self.page_file.page.word(system.WORD_OWNER)
+        if self.page_file is not None and pid:
             age_s = (system.boot_ns() - self.page_file.page.word(system.WORD_OWNER_SINCE)) / 1e9
             owner = f"pid {pid} on {os.uname().nodename}"
             since = f" for {age_s:.1f} s"
@@ -664,17 +696,16 @@ class PartitionState:
             self.page_file.close()
             self.page_file = None
         if not files.is_directory(self.path):
-            reason = (
-                "was deleted"
-                if files.is_directory(self.path.parent)
-                else "is in a directory that was removed or renamed"
-            )
+            reason = "is in a directory that was removed or renamed"
+            if files.is_directory(self.path.parent):
+                reason = "was deleted"
             raise UnknownTopicOrPartitionError(f"topic {self.topic} {reason}", path=self.path)
         self.forget_files()
-        self._open_read_only() if self.context.read_only else self._open_for_writing()
+        self._open()
 
 
 def poisoned_bases(directory: Path) -> list[int]:
     """Segments of which a sync failed: their marker files survive a reboot."""
-    found = (file_names.base_after(file_names.POISON, name) for name in files.listing(directory))
-    return sorted(base for base in found if base is not None)
+    names = files.listing(directory)
+    bases = [file_names.base_after(file_names.POISON, name) for name in names]
+    return sorted(base for base in bases if base is not None)

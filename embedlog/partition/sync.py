@@ -1,20 +1,19 @@
 """Puts a partition on stable storage, and reports no offset as durable that is not
 (`docs/protocol.md`, durability).
 
-SYNCER-1  one process syncs a partition at a time, by a lock of its own; waiting threads check
-    whether that sync was enough
-SYNCER-2  an intent is written to the control page before a sync. An intent found there is a failed
-          sync, unless this syncer wrote it before an interrupt, and no sync of this process has
-          failed since
-SYNCER-3  `durable` rises only after every segment in [durable, end) and the directory were synced
-          through reliable descriptors. A descriptor is reliable if it was opened before any of
-          these bytes was written, or wrote all of them again. So they are kept as long as the log's
-          share of descriptors allows it
-SYNCER-4  a failed sync is never repeated as if it had not failed: the segment is marked, on disk
-    and then in the page, and rolled
-SYNCER-5  while several senders wait for syncs, a sync waits for as many new records as the last one
-          covered. This takes at most a quarter of its time. Otherwise the senders that it
-          acknowledges append too late for the next one
+- One process syncs a partition at a time, by a lock of its own; waiting threads check whether that
+  sync was enough.
+- An intent is written to the control page before a sync. An intent found there is a failed sync,
+  unless this syncer wrote it before an interrupt, and no sync of this process has failed since.
+- `durable` rises only after every segment in [durable, end) and the directory were synced through
+  reliable descriptors. A descriptor is reliable if it was opened before any of these bytes was
+  written, or wrote all of them again. So they are kept as long as the log's share of descriptors
+  allows it.
+- A failed sync is never repeated as if it had not failed: the segment is marked, on disk and then
+  in the page, and rolled.
+- While several senders wait for syncs, a sync waits for as many new records as the last one
+  covered. This takes at most a quarter of its time. Otherwise the senders that it acknowledges
+  append too late for the next one.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ SEGMENTS_MAX: Final = 8  # of one partition whose descriptors are kept for syncs
 _PID_MASK: Final = 2**32 - 1  # of an intent; the higher half is random
 
 
-class _Lost(StorageError):
+class _LostBytes(StorageError):
     """Bytes that were never on stable storage are damaged in the cache too."""
 
     def __init__(self, base: int, path: Path, position: int) -> None:
@@ -89,14 +88,14 @@ class Syncer:
         self._shared = False
         self._sync_ns = 0  # of the last sync of this process
 
-    def opened(self, base: int) -> None:
+    def open_segment(self, base: int) -> None:
         """This process begins to write a segment: open a descriptor for its syncs, then read what
         is unsynced.
         """
-        kept = bool(self._fds)
-        self._descriptor(base)
-        if not kept:
-            self._state.context.syncers.opened(self)
+        has_descriptors = bool(self._fds)
+        self._open_descriptor(base)
+        if not has_descriptors:
+            self._state.context.syncers.add(self)
 
     def release(self, wait_s: float = 0.0) -> bool:
         """Close the descriptors; False if a sync is in progress, without a wait. The next sync
@@ -110,7 +109,9 @@ class Syncer:
 
     def use_count(self) -> int:
         writer = self._state.writer
-        return -1 if writer is None else writer.use_count()
+        if writer is None:
+            return -1
+        return writer.use_count()
 
     def close(self) -> None:
         """Close the descriptors, after a sync in progress: another file may get the number of a
@@ -142,24 +143,27 @@ class Syncer:
         if not page.pin():
             self._state.raise_closed()
         try:
-            with self._use_held() as lock:
+            with self._use_pinned() as lock:
                 yield lock
         finally:
             page.unpin()
 
     @scope
-    def _use_held(self) -> Iterator[locks.LockFile]:
+    def _use_pinned(self) -> Iterator[locks.LockFile]:
+        """As `_use`. REQUIRES that the page is pinned."""
         state = self._state
         with self._opening:
-            fresh = self._lock is None
             lock = self._lock
+            is_fresh = lock is None
             if lock is None:
-                lock = self._lock = locks.LockFile(
-                    state.path / file_names.SYNC_LOCK, state.context.mode
-                )
+                lock = locks.LockFile(state.path / file_names.SYNC_LOCK, state.context.mode)
+                self._lock = lock
             self._users += 1
         try:
-            state.context.syncers.opened(self) if fresh else state.context.syncers.used(self)
+            if is_fresh:
+                state.context.syncers.add(self)
+            else:
+                state.context.syncers.note_use(self)
             yield lock
         finally:
             with self._opening:
@@ -170,71 +174,72 @@ class Syncer:
     def sync(self, upto: int, deadline_ns: int) -> int:
         """Return once `durable` has reached `upto`. Raises DurabilityError, LockTimeoutError."""
         state = self._state
-        synced = False
+        is_held = False
 
-        def durable() -> int:
+        def read_durable() -> int:
             return state.page.word(system.WORD_DURABLE)
 
-        before = durable()
+        durable_before = read_durable()
 
         def sleep() -> None:
-            if (seen := durable()) < upto:
-                state.page.sleep(system.WORD_DURABLE, seen, deadline_ns)
+            durable = read_durable()
+            if durable < upto:
+                state.page.sleep(system.WORD_DURABLE, durable, deadline_ns)
 
-        if before >= upto:
-            return before
+        if durable_before >= upto:
+            return durable_before
         try:
             with (
                 self._use() as lock,
-                lock.hold_while(lambda: durable() < upto, sleep, deadline_ns) as synced,
+                lock.hold_while(lambda: read_durable() < upto, sleep, deadline_ns) as is_held,
             ):
-                if not synced:
+                if not is_held:
                     self._shared = True
-                    return durable()
-                waited = durable() > before
-                if waited or self._shared:
+                    return read_durable()
+                has_waited = read_durable() > durable_before
+                if has_waited or self._shared:
                     self._gather(deadline_ns)
                 end = self._sync_locked(state.published())
-                self._shared = waited or end > upto
+                self._shared = has_waited or end > upto
                 return end
-        except _Lost as lost:
+        except _LostBytes as lost:
             # after the sync lock is released: the append lock is before it in the lock order
-            raise self._failed(self.cut_lost(lost.base), lost) from lost
+            raise self._error_of(self.cut_lost(lost.base), lost) from lost
         finally:
-            if synced:  # after the unlock: a thread that needs more syncs next
+            if is_held:  # after the unlock: a thread that needs more syncs next
                 state.page.wake(system.WORD_DURABLE)
 
     def _gather(self, deadline_ns: int) -> None:
-        """Wait for the records of those that the last sync acknowledged: SYNCER-5."""
+        """Wait for the records of those that the last sync acknowledged."""
         page = self._state.page
         awaited = page.word(system.WORD_AWAITED)
-        now = self._state.published()
-        if now.log_end >= awaited:
+        published = self._state.published()
+        if published.log_end >= awaited:
             return
         waiter = waits.Waiter()
         until_ns = min(deadline_ns, system.boot_ns() + self._sync_ns // GATHER_SHARE)
         # In a set a high watermark needs more than an append, so it is not awaited.
-        while now.log_end < awaited and now.high_watermark == now.log_end:
-            if waiter.wait([(page, now.log_end)], False, (), until_ns) < 0:
+        while published.log_end < awaited and published.high_watermark == published.log_end:
+            if waiter.wait([(page, published.log_end)], False, (), until_ns) < 0:
                 return
-            now = self._state.published()
+            published = self._state.published()
 
     def cut_lost(self, base: int) -> int:
         """Cut the log at the first bad batch of a segment; the offset from which records are lost.
         Raises CorruptRecordError.
         """
-        with self._append_lock.exclusive() as held:
-            return failed_sync.cut_lost(held, base)
+        with self._append_lock.exclusive() as locked:
+            return failed_sync.cut_lost(locked, base)
 
-    def _sync_locked(self, now: Published) -> int:
+    def _sync_locked(self, published: Published) -> int:
         page = self._state.page
         durable = page.word(system.WORD_DURABLE)
-        segments = self._append_lock.segments.since(durable, now)
+        segments = self._append_lock.segments.since(durable, published)
         began_ns = system.boot_ns()
-        self._write_intent(page, segments, durable, now.log_end)
+        self._write_intent(page, segments, durable, published.log_end)
         system.point("sync-intent")
         try:
-            self._sync_and_raise(segments, durable, now)
+            self._sync_and_raise_durable(segments, durable, published)
             page.set(system.WORD_UNSYNCED_SINCE, began_ns)
         except BaseException:  # also an interrupt, which the next sync must not take for a failure
             if self._is_own_intent(page.word(system.WORD_SYNC_OWNER)):
@@ -246,21 +251,22 @@ class Syncer:
         self._state.context.metrics.note(
             {"flushes": 1, "flushes_s": spent_s}, {"flushes_s": spent_s}
         )
-        return now.log_end
+        return published.log_end
 
-    def _sync_and_raise(self, segments: list[SegmentInfo], durable: int, now: Published) -> None:
+    def _sync_and_raise_durable(
+        self, segments: list[SegmentInfo], durable: int, published: Published
+    ) -> None:
         try:
-            self._sync_all(segments, durable, now)
+            self._sync_all(segments, durable, published)
         except StorageError as problem:
             name = errno.errorcode.get(problem.errno or errno.EIO, str(problem.errno))
-            self._poison(
-                [info.base for info in segments], logging.ERROR, f"a sync failed with {name}"
-            )
+            bases = [info.base for info in segments]
+            self._poison(bases, logging.ERROR, f"a sync failed with {name}")
             self._state.page.set(system.WORD_SYNC_OWNER, 0)
-            if isinstance(problem, _Lost):
+            if isinstance(problem, _LostBytes):
                 raise
-            raise self._failed(durable, problem) from problem
-        self._raise(now)
+            raise self._error_of(durable, problem) from problem
+        self._raise_durable(published)
 
     def _write_intent(
         self, page: system.Page, segments: list[SegmentInfo], durable: int, end: int
@@ -273,17 +279,16 @@ class Syncer:
         """
         page.set(system.WORD_SYNC_FROM, durable)
         page.set(system.WORD_SYNC_TO, end)
-        found = page.word(system.WORD_SYNC_OWNER)
-        if self._is_own_intent(found):
+        other_intent = page.word(system.WORD_SYNC_OWNER)
+        if self._is_own_intent(other_intent):
             return
         # not the pid alone: another process may get it
         intent = os.getpid() | int.from_bytes(os.urandom(4)) >> 1 << 32
-        if found:
+        if other_intent:
             level = logging.WARNING
-            reason = (
-                f"a sync of process {found & _PID_MASK} was not completed, perhaps because it ended"
-            )
-            if found == self._intent:
+            pid = other_intent & _PID_MASK
+            reason = f"a sync of process {pid} was not completed, perhaps because it ended"
+            if other_intent == self._intent:
                 level = logging.ERROR
                 reason = "a sync was interrupted, and another one of this process has failed since"
             self._intent = 0
@@ -299,21 +304,23 @@ class Syncer:
             intent != 0 and intent == self._intent and system.failed_syncs() == self._failed_before
         )
 
-    def _failed(self, durable: int, problem: StorageError) -> DurabilityError:
-        what = "are lost" if isinstance(problem, _Lost) else "may not survive a power loss"
+    def _error_of(self, durable: int, problem: StorageError) -> DurabilityError:
+        fate = "may not survive a power loss"
+        if isinstance(problem, _LostBytes):
+            fate = "are lost"
         return DurabilityError(
-            f"a sync of {self._state.name} failed: records from offset {durable} on {what}",
+            f"a sync of {self._state.name} failed: records from offset {durable} on {fate}",
             path=problem.path,
             position=problem.position,
             found=os.strerror(problem.errno or errno.EIO),
         )
 
-    def _sync_all(self, segments: list[SegmentInfo], durable: int, now: Published) -> None:
-        poisoned = self._poisoned()
+    def _sync_all(self, segments: list[SegmentInfo], durable: int, published: Published) -> None:
+        poisoned = self._find_poisoned()
         for info in segments:
             try:
                 self._sync_segment(
-                    info, info.base in poisoned, durable, info.base != now.segment_base
+                    info, info.base in poisoned, durable, info.base != published.segment_base
                 )
             except StorageError as problem:
                 if (
@@ -326,7 +333,7 @@ class Syncer:
             self._state.manifest.sync()
 
     def _sync_segment(self, info: SegmentInfo, poisoned: bool, durable: int, sealed: bool) -> None:
-        fd = self._descriptor(info.base)
+        fd = self._open_descriptor(info.base)
         if poisoned or info.base not in self._trusted_bases:
             self._rewrite(info, fd, durable)
             self._trusted_bases.add(info.base)
@@ -374,7 +381,7 @@ class Syncer:
             with files.opened(snapshot, files.WRITE) as fd:
                 files.datasync(fd, snapshot)
 
-    def _descriptor(self, base: int) -> int:
+    def _open_descriptor(self, base: int) -> int:
         """The descriptor of a segment: opened first; then the published end is compared with
         `durable` (SYNC-6).
         """
@@ -383,14 +390,14 @@ class Syncer:
             self._forget_cut()
             fd = self._fds.get(base)
             if fd is None:
-                fd = self._fds[base] = files.open_file(
-                    file_names.segment_name(state.directory, base), files.WRITE, state.context.mode
-                )
+                name = file_names.segment_name(state.directory, base)
+                fd = files.open_file(name, files.WRITE, state.context.mode)
+                self._fds[base] = fd
                 system.point("sync-opened")
-                now = state.page.read()
-                if now is not None and (
-                    now.log_end <= state.page.word(system.WORD_DURABLE)
-                    or (now.segment_base == base and not now.segment_size)
+                published = state.page.read()
+                if published is not None and (
+                    published.log_end <= state.page.word(system.WORD_DURABLE)
+                    or (published.segment_base == base and not published.segment_size)
                 ):
                     self._trusted_bases.add(base)
                 self._limit_descriptors(base)
@@ -428,20 +435,22 @@ class Syncer:
         in the cache.
         """
         path = file_names.segment_path(self._state.path, info.base)
-        place = self._reader.place(info, durable)
-        at = place.position if index.names_its_batch(fd, place, info.base, info.size) else 0
-        walk = segment.Walk(fd, path, Chain(gaps_allowed=True), at, info.size)
-        for view, batches in walk.chunks():
+        entry = self._reader.find_entry(info, durable)
+        position = 0
+        if index.names_its_batch(fd, entry, info.base, info.size):
+            position = entry.position
+        walk = segment.Walk(fd, path, Chain(gaps_allowed=True), position, info.size)
+        for data, batches in walk.chunks():
             ends = batches["base_offset"] + batches["last_offset_delta"]
-            keep = ends >= durable
-            if keep.any():
-                first = int(batches["position"][keep.argmax()]) - at
-                files.write_all(fd, view[first:], at + first, path)
-            at += len(view)
+            is_unsynced = ends >= durable
+            if is_unsynced.any():
+                first = int(batches["position"][is_unsynced.argmax()]) - position
+                files.write_all(fd, data[first:], position + first, path)
+            position += len(data)
         if walk.end != info.size:
-            raise _Lost(info.base, path, walk.end)
+            raise _LostBytes(info.base, path, walk.end)
 
-    def _poisoned(self) -> set[int]:
+    def _find_poisoned(self) -> set[int]:
         """Bases of marked segments. A word of the page is 0 if there are none, which saves listing
         thousands of files.
         """
@@ -454,9 +463,11 @@ class Syncer:
         no process trusts the next successful sync.
         """
         state = self._state
-        # the sync raises that, and no later one can trust what is not there
-        gone = not files.exists(state.path)
-        level, failed_level = (logging.DEBUG, logging.DEBUG) if gone else (level, logging.ERROR)
+        failed_level = logging.ERROR
+        if not files.exists(state.path):
+            # the sync raises that, and no later one can trust what is not there
+            level = logging.DEBUG
+            failed_level = logging.DEBUG
         for base in bases:
             path = file_names.segment_path(state.path, base)
             logger.log(
@@ -473,15 +484,16 @@ class Syncer:
         if bases:
             state.page.set(system.WORD_POISON, bases[-1] + 1)
 
-    def _raise(self, now: Published) -> None:
+    def _raise_durable(self, published: Published) -> None:
         state = self._state
-        self._record.store(now.log_end, now.segment_base, state.context.mode)
+        self._record.store(published.log_end, published.segment_base, state.context.mode)
         system.point("durable-stored")
-        covered = now.log_end - state.page.word(system.WORD_DURABLE)
+        covered = published.log_end - state.page.word(system.WORD_DURABLE)
         state.page.set(system.WORD_AWAITED, state.published().log_end + covered)
-        state.page.set(system.WORD_DURABLE, now.log_end)
-        for base in [base for base in list(self._fds) if base < now.segment_base]:
-            self._close_descriptor(base)
+        state.page.set(system.WORD_DURABLE, published.log_end)
+        for base in list(self._fds):
+            if base < published.segment_base:
+                self._close_descriptor(base)
 
     def flush_if_due(
         self, end: int, unsynced_count: int, unsynced_ms: int, deadline_ns: int
@@ -501,18 +513,23 @@ class Syncer:
                 LockTimeoutError,
                 UnknownTopicOrPartitionError,
             ) as problem:
-                what = f"background flush of {state.name}"
-                _logging.report(logger, logging.ERROR, (state.path, "flush"), what, problem)
+                _logging.report(
+                    logger,
+                    logging.ERROR,
+                    (state.path, "flush"),
+                    f"background flush of {state.name}",
+                    problem,
+                )
 
     def flush_if_late(self) -> None:
         """As `flush_if_due`, for records that were not written by `Partition.append`."""
         state = self._state
         state.ensure_open()
-        now = state.published()
+        published = state.published()
         page = state.page
-        unsynced_count = now.log_end - page.word(system.WORD_DURABLE)
+        unsynced_count = published.log_end - page.word(system.WORD_DURABLE)
         unsynced_ms = (system.boot_ns() - page.word(system.WORD_UNSYNCED_SINCE)) // 1_000_000
-        self.flush_if_due(now.log_end, unsynced_count, unsynced_ms, state.deadline())
+        self.flush_if_due(published.log_end, unsynced_count, unsynced_ms, state.deadline())
 
     def wait(self, upto: int, deadline_ns: int) -> None:
         """As `sync`, but raise an error if `durable` has not reached `upto`."""

@@ -1,14 +1,13 @@
 """Tails a partition: a short path from a publication to records, for a reader at the end.
 
-TAIL-1  one call reads the control page and the bytes after the position, and verifies them; a
-    second call makes the records
-TAIL-2  only the usual case is served: the active segment, one epoch, batches that are not
-        compressed, few unread bytes. For committed readers there is no aborted and no open
-        transaction before the end. In all other cases the answer is None, and the reader fetches
-        instead, which finds out why
-TAIL-3  a tail begins at the end of the log, or at the start of an active segment that fits into its
-    buffer. There the digest is 0
-TAIL-4  the state belongs to the reader: position and expected digest of the next batch
+- One call reads the control page and the bytes after the position, and verifies them; a second call
+  makes the records.
+- Only the usual case is served: the active segment, one epoch, batches that are not compressed, few
+  unread bytes. For committed readers there is no aborted and no open transaction before the end. In
+  all other cases the answer is None, and the reader fetches instead, which finds out why.
+- A tail begins at the end of the log, or at the start of an active segment that fits into its
+  buffer. There the digest is 0.
+- The state belongs to the reader: position and expected digest of the next batch.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Tail:
     def __init__(
         self,
         state: PartitionState,
-        now: Published,
+        published: Published,
         offset: int,
         position: int,
         digest: int,
@@ -42,28 +41,33 @@ class Tail:
     ) -> None:
         self._state = state
         self._committed = committed
-        self._file = (str(state.path), now.segment_base, file_names.LOG)
+        self._file = (str(state.path), published.segment_base, file_names.LOG)
         self._tailing = system.Tailing(
-            state.page, now, position, offset, digest, bytearray(BUFFER_BYTES), committed
+            state.page,
+            published,
+            position=position,
+            offset=offset,
+            digest=digest,
+            buffer=bytearray(BUFFER_BYTES),
+            committed=committed,
         )
-        self._place = (state.topic, state.number)
+        self._partition_name = (state.topic, state.number)
         self._traffic = state.traffic
         self._handles = state.context.handles
         self._pid = os.getpid()
-        self._kept = self._handles.acquire_kept(*self._file)
-        if self._kept is not None:
-            self._tailing.use(self._kept.fd)
+        self._handle = self._handles.acquire_kept(*self._file)
+        if self._handle is not None:
+            self._tailing.use(self._handle.fd)
         self.offset = offset
-        self.end = now.high_watermark
-        self.epoch = now.epoch
+        self.end = published.high_watermark
+        self.epoch = published.epoch
         self.size_bytes = 0  # of what the last call read
 
     def __del__(self) -> None:
-        if (
-            kept := getattr(self, "_kept", None)
-            # not in a forked child, where the locks may be held for ever
-        ) is not None and self._pid == os.getpid():
-            self._handles.release_kept(kept)
+        handle = getattr(self, "_handle", None)  # none if the constructor raised
+        # not in a forked child, where the locks may be held for ever
+        if handle is not None and self._pid == os.getpid():
+            self._handles.release_kept(handle)
 
     def records(self) -> list[Record] | None:
         """The records published since the last call. `offset` is then after them, and after
@@ -71,9 +75,9 @@ class Tail:
 
         None: fetch from the unchanged `offset`, and drop this tail.
         """
-        if self._kept is None:
+        if self._handle is None:
             code, size_bytes, end = self._read_acquired()
-        elif self._kept.is_forgotten:  # the partition was closed, or its files were replaced
+        elif self._handle.is_forgotten:  # the partition was closed, or its files were replaced
             return None
         else:
             code, size_bytes, end = self._tailing.read()
@@ -82,16 +86,16 @@ class Tail:
             return []
         if code != system.TAIL_DATA:
             return None
-        topic, number = self._place
-        found = _rows.records_from_run(
+        topic, number = self._partition_name
+        records = _rows.records_from_run(
             topic, number, self._tailing.buffer, size_bytes, self.offset, self._committed
         )
-        if found is not None:
+        if records is not None:
             self.offset = self._tailing.offset
             self.end = end
             self.size_bytes = size_bytes
-            self._traffic.read(size_bytes)
-        return found
+            self._traffic.add_read(size_bytes)
+        return records
 
     def _read_acquired(self) -> tuple[int, int, int]:
         """Read with a shared descriptor: many partitions are tailed."""

@@ -1,14 +1,13 @@
 """Lock file, limits and descriptors with which this process appends to one partition.
 
-WRITER-1  the descriptors belong to one segment; an append to another segment requires that they are
-    opened again
-WRITER-2  they are kept while the log's share of descriptors allows it, and closed only under the
-    mutex
-WRITER-3  no file is opened that lacks published bytes: it is damage, and no append fills the hole.
-    An append into a file to which no name leads any more opens the segment again (`append.c`), so a
-    program that removes or replaces it is noticed
-WRITER-4  an interposer that is set before all writers are released is asked from the next append
-    on: a writer is registered before it is made
+- The descriptors belong to one segment; an append to another segment requires that they are opened
+  again.
+- They are kept while the log's share of descriptors allows it, and closed only under the mutex.
+- No file is opened that lacks published bytes: it is damage, and no append fills the hole. An
+  append into a file to which no name leads any more opens the segment again (`append.c`), so a
+  program that removes or replaces it is noticed.
+- An interposer that is set before all writers are released is asked from the next append on: a
+  writer is registered before it is made.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ class AppendWriter:
 
     def native(self) -> system.Writer:
         """The writer of the C core, made when first needed. Raises ReadOnlyError, StorageError."""
-        return self._state.writer or self._make()
+        return self._state.writer or self._make_writer()
 
-    def _make(self) -> system.Writer:
+    def _make_writer(self) -> system.Writer:
         state = self._state
         context = self._state.context
         if context.read_only:
@@ -53,26 +52,25 @@ class AppendWriter:
         page = state.page
         mapped = state.page_file
         lock = state.open_lock()
-        identity = (mapped.device, mapped.inode) if mapped else (0, 0)
-        made_of = (
-            page,
-            context.directory_page,
-            lock.path,
-            f"{state.directory}/{file_names.PAGE}",
-            lock.fd,
-            *identity,
-        )
-        context.writers.opened(self)  # WRITER-4
+        device = 0
+        inode = 0
+        if mapped is not None:
+            device = mapped.device
+            inode = mapped.inode
+        page_path = f"{state.directory}/{file_names.PAGE}"
+        arguments = (page, context.directory_page, lock.path, page_path, lock.fd, device, inode)
+        # before the interposer is read: who sets one releases all registered writers first
+        context.writers.add(self)
         try:
             interposer = context.interposer
-            place = (state.topic, state.number, context.lock_timeout_ms)
-            writer = (
-                system.Writer(*made_of)
-                if interposer is None
-                else InterposedWriter(interposer, *place, *made_of)
-            )
+            if interposer is None:
+                writer = system.Writer(*arguments)
+            else:
+                writer = InterposedWriter(
+                    interposer, state.topic, state.number, context.lock_timeout_ms, *arguments
+                )
         except OSError as problem:
-            context.writers.closed(self)
+            context.writers.remove(self)
             lock.close()
             raise StorageError(
                 "cannot stat the append lock", errno=problem.errno or 0, path=lock.path
@@ -108,11 +106,9 @@ class AppendWriter:
         state = self._state
         state.config = config
         if state.writer is not None:
-            interval_ms = (
-                min(config.segment_ms, config.max_compaction_lag_ms)
-                if config.compacted
-                else config.segment_ms
-            )
+            interval_ms = config.segment_ms
+            if config.compacted:
+                interval_ms = min(interval_ms, config.max_compaction_lag_ms)
             state.writer.set_limits(
                 segment_bytes=config.segment_bytes,
                 segment_ms=interval_ms,
@@ -121,33 +117,31 @@ class AppendWriter:
                 append_time=config.message_timestamp_type == "LogAppendTime",
             )
 
-    def open_active(self, now: Published) -> None:
-        """Open the segment that is active by the published tuple `now`."""
+    def open_active(self, published: Published) -> None:
+        """Open the segment that is active by the published tuple `published`."""
         state = self._state
         self.close_segment()
-        size_of_active(state.directory, now)  # WRITER-3
+        size_of_active(state.directory, published)  # raises if published bytes are missing
         cuts = state.page.word(system.WORD_CUTS)
+        flags = files.THROUGH if state.context.locked else files.CREATE
+        suffixes = [file_names.LOG, file_names.INDEX, file_names.TIME_INDEX]
+        if published.flags & DIGESTED:
+            suffixes.append(file_names.DIGESTS)
         fds: list[int] = []
         try:
-            digests = [file_names.DIGESTS] if now.flags & DIGESTED else []
-            for suffix in (file_names.LOG, file_names.INDEX, file_names.TIME_INDEX, *digests):
-                path = file_names.segment_name(state.directory, now.segment_base, suffix)
-                fds.append(
-                    files.open_file(
-                        path,
-                        files.THROUGH if state.context.locked else files.CREATE,
-                        state.context.mode,
-                    )
-                )
+            for suffix in suffixes:
+                path = file_names.segment_name(state.directory, published.segment_base, suffix)
+                fds.append(files.open_file(path, flags, state.context.mode))
         except BaseException:
             for fd in fds:
                 files.close(fd)
             raise
         self.fds = tuple(fds)
         if self.on_segment is not None:
-            self.on_segment(now.segment_base)
-        log_fd, index_fd, time_fd, digest_fd = [*fds, -1][:4]
-        self.native().set_segment(now.segment_base, log_fd, index_fd, time_fd, digest_fd, cuts)
+            self.on_segment(published.segment_base)
+        log_fd, index_fd, time_fd = fds[:3]
+        digest_fd = fds[3] if published.flags & DIGESTED else -1
+        self.native().set_segment(published.segment_base, log_fd, index_fd, time_fd, digest_fd, cuts)
 
     def close_segment(self) -> None:
         """Close the descriptors of the segment. The C core forgets them first: their numbers are
@@ -166,9 +160,9 @@ class AppendWriter:
         state = self._state
         if state.writer is not None:
             copied = state.context.copied_bytes
-            place = (state.topic, state.number)
-            copied[place] = copied.get(place, 0) + int(state.writer.raw.copied_bytes)
-            state.traffic.take(state.writer)
+            partition = (state.topic, state.number)
+            copied[partition] = copied.get(partition, 0) + int(state.writer.raw.copied_bytes)
+            state.traffic.add_writer(state.writer)
         state.writer = None
         if self.lock_file is not None:
             self.lock_file.close()
@@ -196,4 +190,6 @@ class AppendWriter:
 
     def use_count(self) -> int:
         writer = self._state.writer
-        return -1 if writer is None else writer.use_count()
+        if writer is None:
+            return -1
+        return writer.use_count()

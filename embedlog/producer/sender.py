@@ -515,7 +515,7 @@ class Sender:
                 written_count = 0
             if written_count:
                 counts = attempt.counts[:written_count]
-                self._settle(batches[:written_count], counts, attempt.progress.appended())
+                self._settle(batches[:written_count], counts, attempt.progress.result())
             if batches[written_count:]:
                 self._fail(target, batches[written_count:], error, tuple(attempt.progress.pieces))
         finally:

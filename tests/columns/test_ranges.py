@@ -1,7 +1,7 @@
 """Scans that are divided by the index, compared with scans that are read in order: the same
 records, and the same errors.
 
-The rule of the reader is READER-7.
+The rule of the reader is at the top of `reader`.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ def test_damage_ends_a_divided_scan_at_the_same_record(
 def test_a_read_from_the_offset_after_an_index_entry_begins_at_the_next_entry(
     tmp_path: Path, rng: random.Random
 ) -> None:
-    """READER-7: not at the batch before, which is of no use to it."""
+    """Not at the batch before, which is of no use to it."""
     with opened(tmp_path, **{"index.interval.bytes": 0}) as log:
         append(log, rng, 300)
         partition = log._engine.partition("t", 0)

@@ -190,7 +190,7 @@ def producers_known(world: World) -> int:
     world.log.housekeep()  # hears of it
     pass_ms(2)
     world.log.housekeep()
-    return len(world.partition._present().producers)
+    return len(world.partition._producer_state().producers)
 
 
 @contextlib.contextmanager

@@ -53,10 +53,10 @@ def test_a_kept_batch_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Monk
             producer.send_batch("t", [b"%0100d" % number for number in range(5000)]).result()
         points = log._engine.partition("t", 0)._reader.points
         reads: list[int] = []
-        original = points._verified
+        original = points._read_verified
         monkeypatch.setattr(
             points,
-            "_verified",
+            "_read_verified",
             lambda offset, *rest: reads.append(offset) or original(offset, *rest),
         )
         with reader_of(log) as reader, reader_of(log) as other:
@@ -159,7 +159,7 @@ def test_a_compaction_drops_kept_batches(tmp_path: Path, rng: random.Random, alo
 def test_after_a_compaction_by_another_process_no_file_of_before_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_time: bool
 ) -> None:
-    """POINT-6: a replaced segment keeps its name. The first read after the compaction is a point
+    """A replaced segment keeps its name. The first read after the compaction is a point
     read.
     """
     config = {
@@ -176,7 +176,7 @@ def test_after_a_compaction_by_another_process_no_file_of_before_is_read(
         reader = reader_of(other)
         partition = other._engine.partition("t", 0)
         points = partition._reader.points
-        acquired = points._acquired
+        acquired = points._acquire
         read = list[str]()
 
         def checked(place: Any, files: Any) -> Any:
@@ -190,7 +190,7 @@ def test_after_a_compaction_by_another_process_no_file_of_before_is_read(
                 read.append(suffix)
             return found
 
-        monkeypatch.setattr(points, "_acquired", checked)
+        monkeypatch.setattr(points, "_acquire", checked)
         assert at(reader, 3).offset == 3
         assert reader.offsets_for_times({T0: 1000})[T0].offset == 0  # type: ignore[union-attr]
         read.clear()

@@ -322,7 +322,7 @@ def test_swap_2_a_look_below_what_was_purged_begins_again(log: embedlog.Log, mut
     partition = topic.partition(0)
     # as if the tombstone of "gone" had been written and cleaned away below 3
     with partition.exclusive() as held:
-        held.publish_replaced(held.now._replace(purged_to=3, log_start=1))
+        held.publish_replaced(held.published._replace(purged_to=3, log_start=1))
     with mutated(mutant):
         view = topic.view(0)
     assert view.values[b"n"] == b"%d" % count
@@ -336,7 +336,7 @@ def test_a_look_in_another_epoch_begins_again(log: embedlog.Log) -> None:
     stale = topic.view(0)
     partition = topic.partition(0)
     with partition.exclusive() as held:
-        held.publish_replaced(held.now._replace(epoch=held.now.epoch + 1))
+        held.publish_replaced(held.published._replace(epoch=held.published.epoch + 1))
     assert topic.view(0) is not stale
     assert topic.view(0).values == {b"n": b"1"}
 

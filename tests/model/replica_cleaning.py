@@ -3,7 +3,7 @@
 Decisions and installations are one step here; `replicas.py` and `decisions.py` explore them. Copying is two steps, so the
 leader can be compacted in between. A record is (offset, key, value); a value of None is a tombstone. A compaction pass
 keeps the last record of each key, and may remove tombstones at any time. The next writes are fixed by the scenario.
-`purged_to` can be an estimate: above all that was removed, and above the log end (SEGMENTSWAP-5).
+`purged_to` can be an estimate: above all that was removed, and above the log end (`swap`).
 
 Invariants: README.md, K1 to K4.
 """

@@ -1,4 +1,4 @@
-"""The interface of a partition is enough for all clients of an open log (LOGPARTITION-1)."""
+"""The interface of a partition is enough for all clients of an open log."""
 
 from __future__ import annotations
 

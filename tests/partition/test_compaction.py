@@ -161,14 +161,14 @@ def test_a_control_page_lost_during_a_pass_loses_no_segment(
 
 @pytest.mark.parametrize(
     "step",
-    [(cleaner.Cleaner, "due"), (cleaner._Pass, "write")],
+    [(cleaner.LogCleaner, "find_due"), (cleaner._Pass, "write")],
     ids=["after its bounds", "after its files"],
 )
 def test_a_log_that_is_cut_during_a_pass_keeps_its_segments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: tuple[type, str]
 ) -> None:
     """After a cut a segment with other records can have the base and the size of the one that was
-    read (SEGMENTSWAP-6).
+    read.
 
     The bounds of the pass can be above the high watermark then.
     """

@@ -327,10 +327,10 @@ def test_a_segment_larger_than_any_can_be_is_refused(closed: Path) -> None:
 
 
 def test_a_comparison_goes_by_every_point_that_is_passed() -> None:
-    point = evidence.Point(10, 1, 5, True, True)
+    point = evidence.KnownPart(10, 1, 5, True, True)
     comparison = evidence.Comparison(Path("x.log"), [point])
     with pytest.raises(embedlog.CorruptRecordError, match="file ends inside a batch"):
-        comparison.ended(4, 0, None)
+        comparison.compare_end(4, 0, None)
     with pytest.raises(embedlog.CorruptRecordError, match="headers of this segment"):
-        evidence.Comparison(Path("x.log"), [point]).ended(10, 6, None)
-    comparison.ended(20, 0, None)
+        evidence.Comparison(Path("x.log"), [point]).compare_end(10, 6, None)
+    comparison.compare_end(20, 0, None)

@@ -66,7 +66,7 @@ def test_a_topic_that_is_deleted_during_a_read(
     files.
     """
     partition = partition_of(log)
-    refreshed = SegmentList._refreshed
+    refresh = SegmentList._refresh
     done = list[bool]()
     partition.fetch(0)
 
@@ -75,9 +75,9 @@ def test_a_topic_that_is_deleted_during_a_read(
             done.append(True)
             change(log)
             partition._forget_caches()
-        return refreshed(segments, now)
+        return refresh(segments, now)
 
-    monkeypatch.setattr(SegmentList, "_refreshed", late)
+    monkeypatch.setattr(SegmentList, "_refresh", late)
     with pytest.raises(UnknownTopicOrPartitionError, match="deleted"):
         READS[read](partition)
     assert done
@@ -88,4 +88,4 @@ def test_an_empty_directory_has_no_segments(log: Log, monkeypatch: pytest.Monkey
     now = partition.published()
     assert now.segment_base > 0
     monkeypatch.setattr(files, "listing", lambda path: [])
-    assert partition._segments._from_directory(now, {}) == []
+    assert partition._segments._list_directory(now, {}) == []

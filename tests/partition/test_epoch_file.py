@@ -121,7 +121,7 @@ def test_each_change_of_an_old_file_is_noticed(
 def test_a_young_file_is_read_each_time(
     file: EpochFile, reads: list[object], change: Callable[[Path, bytes], None]
 ) -> None:
-    """Its times need not show a change (EPOCHFILE-3)."""
+    """Its times need not show a change."""
     for start in range(10, 99):
         change(file.path, b"0\n1\n3 %d\n" % start)
         assert file.read().entries == file.read().entries == [(3, start)]

@@ -192,13 +192,13 @@ def test_the_longest_idle_holders_are_released(limit: int, rng: random.Random) -
     for _ in range(600):
         each = rng.choice(holders)
         if each.open:
-            kept.used(each)
+            kept.note_use(each)
             order.remove(each)
         order.append(each)
         if each.open:
             continue
         each.open = True
-        kept.opened(each)
+        kept.add(each)
         assert each.open
         gone = 0 if len(order) <= limit else len(order) - limit + limit // SPARE_SHARE
         assert [other.open for other in order] == [False] * gone + [True] * (len(order) - gone)
@@ -211,7 +211,7 @@ def test_a_holder_that_appends_without_a_notice_is_not_the_idle_one() -> None:
     for each in holders:
         holders[0].uses += 1
         each.open = True
-        kept.opened(each)
+        kept.add(each)
     gone = 1 + 8 // SPARE_SHARE
     assert [each.open for each in holders] == [True, *[False] * gone, *[True] * (8 - gone)]
 
@@ -221,13 +221,13 @@ def test_busy_holders_stay_open_until_a_later_search() -> None:
     holders = [Used() for _ in range(30)]
     for each in holders:
         each.open = each.busy = True
-        kept.opened(each)
+        kept.add(each)
     assert all(each.open for each in holders)
     for each in holders:
         each.busy = False
     last = Used()
     last.open = True
-    kept.opened(last)
+    kept.add(last)
     assert sum(each.open for each in [*holders, last]) == 8 - 8 // SPARE_SHARE
     assert last.open
 
@@ -239,13 +239,13 @@ def test_a_search_for_idle_holders_is_not_made_for_each_that_opens() -> None:
     holders = [Used() for _ in range(count)]
     for each in holders:
         each.open = True
-        kept.opened(each)
+        kept.add(each)
         assert sum(other.open for other in holders) <= limit
     assert sum(each.reads for each in holders) < 10 * count, "without the spare ones: 65 for each"
 
 
 @pytest.mark.parametrize(
-    "call", [KeptDescriptors.used, KeptDescriptors.opened, KeptDescriptors.closed]
+    "call", [KeptDescriptors.note_use, KeptDescriptors.add, KeptDescriptors.remove]
 )
 def test_a_signal_handler_closes_what_its_thread_is_about_to_use(
     call: Callable[[KeptDescriptors, Any], None],
@@ -274,8 +274,8 @@ def test_a_signal_handler_closes_what_its_thread_is_about_to_use(
 
     kept._open = Interrupted()
     for each in holders:
-        kept.opened(each)
-    handlers.append(lambda: [kept.closed(each) for each in holders])
+        kept.add(each)
+    handlers.append(lambda: [kept.remove(each) for each in holders])
     within(20, lambda: call(kept, holders[0]))
     assert not handlers
     assert kept.release_all(0)

@@ -39,7 +39,7 @@ def test_the_epochs_are_those_of_the_batches(tmp_path: Path, rng: random.Random)
         replica_logs.fill(partition, rng, epochs=4)
         for _ in range(4):
             partition.replica.commit([], partition.published().epoch)
-            assert log_epochs.from_log(
+            assert log_epochs.read_log(
                 partition.path, partition.published()
             ).entries == of_each_batch(partition)
             partition.delete_records(rng.choice(replica_logs.boundaries(partition)))
@@ -54,10 +54,8 @@ def test_the_epochs_are_those_of_the_batches(tmp_path: Path, rng: random.Random)
 def test_each_epoch_is_compared_with_the_batches_once(
     tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LOGEPOCHS-6: another term of the decision log costs the same after a thousand as after
-    ten.
-    """
-    read = log_epochs._rows_at
+    """Another term of the decision log costs the same after a thousand as after ten."""
+    read = log_epochs._read_around
     offsets = list[int]()
 
     def rows_at(
@@ -72,7 +70,7 @@ def test_each_epoch_is_compared_with_the_batches_once(
         file = partition._state.epoch_file
         entries = of_each_batch(partition)
         assert len(entries) > 5
-        monkeypatch.setattr(log_epochs, "_rows_at", rows_at)
+        monkeypatch.setattr(log_epochs, "_read_around", rows_at)
         file.compared = entries[:-1]
         found, made = log_epochs.read_or_make(partition.path, now, file=file)
         assert (found.entries, made) == (entries, False)
@@ -105,7 +103,7 @@ def test_each_epoch_is_compared_with_the_batches_once(
 def test_an_epoch_of_a_leader_without_a_batch_is_stored_again(
     tmp_path: Path, rng: random.Random
 ) -> None:
-    """LOGEPOCHS-3."""
+    """The next batches of a leader have it."""
     with replica_logs.replica(tmp_path) as partition:
         replica_logs.fill(partition, rng, epochs=2)
         replica_logs.lead(partition, 9)
@@ -113,12 +111,12 @@ def test_an_epoch_of_a_leader_without_a_batch_is_stored_again(
         before = path.read_bytes()
         path.unlink()
         with partition.replica.exclusive() as held:
-            assert held.epochs().latest == (9, held.now.log_end)
+            assert held.epochs().latest == (9, held.published.log_end)
         assert path.read_bytes() == before
 
 
 def test_without_readable_batches_nothing_is_written(tmp_path: Path, rng: random.Random) -> None:
-    """LOGEPOCHS-5."""
+    """Then the log is damaged, and the checkpoint may be right."""
     with replica_logs.replica(tmp_path) as partition:
         replica_logs.fill(partition, rng, epochs=2)
         path = partition.path / file_names.EPOCHS
@@ -150,7 +148,7 @@ def test_a_follower_is_not_cut_at_a_changed_start_of_an_epoch(
     tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     """An earlier leader without a batch in its epoch follows: the start of that epoch is no place
-    for a cut (LOGEPOCHS-4).
+    for a cut.
     """
     with (
         replica_logs.replica(tmp_path / "a") as leader,
@@ -177,7 +175,7 @@ def test_a_follower_is_not_cut_at_a_changed_start_of_an_epoch(
 def test_a_follower_takes_batches_although_its_checkpoint_has_a_later_epoch(
     tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
-    """It would refuse the batches of its leader for ever (LOGEPOCHS-4)."""
+    """It would refuse the batches of its leader for ever."""
     with (
         replica_logs.replica(tmp_path / "a") as leader,
         replica_logs.replica(tmp_path / "b", 1) as follower,
@@ -187,7 +185,7 @@ def test_a_follower_takes_batches_although_its_checkpoint_has_a_later_epoch(
             leader.append(run_of(b"%02d" % number))
         replica_logs.copy(leader, follower, 20, 1)
         with follower.replica.exclusive() as held:
-            held.held.write_epochs(EpochCache([(1, 0), (2, 20)]))
+            held.partition.write_epochs(EpochCache([(1, 0), (2, 20)]))
         path = follower.path / file_names.EPOCHS
         path.write_bytes(damage(path.read_bytes()))
         assert follower.replica.take(leader.replica.read(20), 1, 20) == 21

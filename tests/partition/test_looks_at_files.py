@@ -200,7 +200,7 @@ def test_a_change_between_the_listing_and_the_files(
                     "embedlog.partition.segment_list.info_from_files", change_then_describe
                 )
             patch.setattr(
-                SegmentList, "_from_manifest", lambda self, now: self._from_directory(now, {})
+                SegmentList, "_list_manifest", lambda self, now: self._list_directory(now, {})
             )
             LOOKS[look](log, root)
         # they read few files

@@ -28,7 +28,7 @@ def test_a_partition_whose_files_are_replaced_is_copied_again(
             again.append(done)
             with partition.exclusive() as held:
                 partition._state.page.publish(
-                    held.now._replace(generation=held.now.generation + 2), None
+                    held.published._replace(generation=held.published.generation + 2), None
                 )
 
     log.backup(tmp_path / "copy", progress=replace)
@@ -37,7 +37,9 @@ def test_a_partition_whose_files_are_replaced_is_copied_again(
 
 def moved(partition: Partition) -> None:
     with partition.exclusive() as held:
-        partition._state.page.publish(held.now._replace(generation=held.now.generation + 2), None)
+        partition._state.page.publish(
+            held.published._replace(generation=held.published.generation + 2), None
+        )
 
 
 def test_files_that_never_rest_are_copied_as_they_were_opened(

@@ -177,7 +177,7 @@ def known(partition: Partition, anew: bool = False) -> tuple[object, ...]:
     """The producer states of a process: with the last batch of each, as in a snapshot."""
     if anew:
         partition._producers.forget()
-    state = partition._present()
+    state = partition._producer_state()
     producers = [
         (
             each.producer_id,

@@ -64,7 +64,7 @@ def test_producers_are_known_after_any_number_of_openings(emptied: Path, writes:
                     "a repetition is in the log once"
                 )
             assert partition.published().log_end == 4
-        assert producer_history.snapshots(emptied / "events-0") == [4]
+        assert producer_history.snapshot_offsets(emptied / "events-0") == [4]
 
 
 def test_the_snapshot_that_the_page_names_is_there(emptied: Path) -> None:
@@ -72,7 +72,7 @@ def test_the_snapshot_that_the_page_names_is_there(emptied: Path) -> None:
     with log:
         assert partition.published().log_start == 4
         named = partition._state.page.word(system.WORD_SNAPSHOT) - 1
-        assert producer_history.snapshots(emptied / "events-0") == [named] == [4]
+        assert producer_history.snapshot_offsets(emptied / "events-0") == [named] == [4]
 
 
 def test_without_producers_no_snapshot_is_kept(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_without_producers_no_snapshot_is_kept(tmp_path: Path) -> None:
     log, partition = opened(tmp_path)
     with log:
         assert partition.stored_epoch(A) == -1
-        assert producer_history.snapshots(tmp_path / "events-0") == []
+        assert producer_history.snapshot_offsets(tmp_path / "events-0") == []
 
 
 def test_a_snapshot_that_is_absent_is_no_damage(
@@ -91,9 +91,9 @@ def test_a_snapshot_that_is_absent_is_no_damage(
 ) -> None:
     producer_history.write_snapshot(tmp_path, b"damaged", 3, 0o600)
     with caplog.at_level(logging.WARNING, logger="embedlog"):
-        assert producer_history.newest(tmp_path, [1, 5]) is None
+        assert producer_history.read_newest(tmp_path, [1, 5]) is None
         assert caplog.messages == []
-        assert producer_history.newest(tmp_path, [1, 3, 5]) is None
+        assert producer_history.read_newest(tmp_path, [1, 3, 5]) is None
     assert [message.partition(":")[0] for message in caplog.messages] == [
         "ignored a damaged snapshot of producers"
     ]

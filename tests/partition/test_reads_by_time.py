@@ -69,7 +69,7 @@ def slowly(partition: Partition, time_ms: int, isolation: str) -> object:
 class _Without:
     """Point reads that serve no case."""
 
-    def since(self, timestamp_ms: int, committed: bool) -> None:
+    def find_since(self, timestamp_ms: int, committed: bool) -> None:
         return None
 
     def forget(self) -> None:
@@ -100,7 +100,9 @@ def compare(
                 time_ms
             )
         answered += found is not None
-        short += partition._reader.points.since(time_ms, isolation == "read_committed") is not None
+        short += (
+            partition._reader.points.find_since(time_ms, isolation == "read_committed") is not None
+        )
     return short / max(1, answered)
 
 

@@ -26,5 +26,5 @@ def test_producers_are_read_from_the_file_that_has_the_name_now(tmp_path: Path) 
             held.restart(0)
         send(again, Stamp(B, 0), 0, b"again")
         with partition.exclusive() as locked:
-            assert set(locked.producer_state(locked.now).producers) == {B}
+            assert set(locked.producer_state(locked.published).producers) == {B}
         assert partition.fetch(0).batches["producer_id"].tolist() == [B]

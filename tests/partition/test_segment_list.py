@@ -26,14 +26,14 @@ def test_a_reader_gets_the_segments_of_its_own_tuple_whatever_another_thread_ref
         log.delete_records({TopicPartition("t", 0): 4})
         after = partition.published()
         segments = partition._segments
-        real = segments._refreshed
+        real = segments._refresh
 
         def overtaken(now: object) -> object:
             mine = real(now)  # type: ignore[arg-type]
             real(after)
             return mine
 
-        segments._refreshed = overtaken  # type: ignore[method-assign,assignment]
+        segments._refresh = overtaken  # type: ignore[method-assign,assignment]
         assert segments.at(1, before).base == 0
 
 
@@ -136,7 +136,9 @@ def test_bytes_read_while_files_were_changed_are_no_damage(
         def torn(*arguments: object) -> object:
             monkeypatch.setattr(partition._reader, "_fetch", real)
             with partition.exclusive() as held:
-                held.publish_replaced(held.now._replace(generation=held.now.generation + 2))
+                held.publish_replaced(
+                    held.published._replace(generation=held.published.generation + 2)
+                )
             raise embedlog.CorruptRecordError("half cut")
 
         monkeypatch.setattr(partition._reader, "_fetch", torn)

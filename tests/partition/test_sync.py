@@ -100,7 +100,7 @@ def test_a_sync_that_failed_and_one_whose_process_ended_are_told_apart(
 
 
 def test_a_failed_sync_cuts_no_replica_of_a_set(tmp_path: Path) -> None:
-    """FAILEDSYNC-4: other replicas can have the damaged records."""
+    """Other replicas can have the damaged records."""
     with replica(tmp_path / "d1", config=QUIET) as partition:
         lead(partition, 1)
         for value in (b"first", b"second", b"third"):

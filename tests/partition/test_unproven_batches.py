@@ -1,5 +1,5 @@
 """Batches before a damaged one are returned up to the last digest that agrees, however the read is
-divided (DIGESTCHECK-3).
+divided.
 """
 
 from __future__ import annotations

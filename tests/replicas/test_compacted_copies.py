@@ -80,8 +80,8 @@ def opened(root: Path, count: int = 3) -> embedlog.Log:
 
 
 def test_a_follower_with_an_estimate_of_its_own_gets_a_removed_tombstone(tmp_path: Path) -> None:
-    """It compacts its copy, too. That does not show that it has what its leader removes later
-    (SEGMENTSWAP-5).
+    """It compacts its copy, too. That does not show that it has what its leader removes
+    later.
     """
     found = Set(tmp_path)
     with found.log:
@@ -108,7 +108,7 @@ def test_a_follower_with_an_estimate_of_its_own_gets_a_removed_tombstone(tmp_pat
 
 
 def test_a_compacted_segment_that_a_cut_made_the_active_one_bounds_nothing(tmp_path: Path) -> None:
-    """The tombstone that was removed from it is above its base offset (DELETEDRECORDS-1)."""
+    """The tombstone that was removed from it is above its base offset."""
     found = Set(tmp_path, 5)
     with found.log:
         found.create([1, 2, 3], **{"segment.bytes": 6000})

@@ -120,7 +120,7 @@ def test_damage_in_an_open_copy_is_found_and_copied_again(
 def test_damage_after_a_killed_decision_is_copied_again(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
-    """The repair of the append finds the damage (APPENDLOCK-4)."""
+    """The repair of the append finds the damage."""
     with opened(tmp_path) as log:
         log.create_topic("first", replication_factor=3)
         name = f"/d2/{LOG}/00000000000000000000.log"

@@ -55,7 +55,7 @@ def killed_append(root: Path, node: int) -> None:
 def test_damage_after_a_killed_append_is_replaced(
     tmp_path: Path, damage: Callable[[Path, int], None], node: int
 ) -> None:
-    """The repair of the append finds the damage (APPENDLOCK-4, RENEWAL-6)."""
+    """The repair of the append finds the damage (RENEWAL-6)."""
     with filled(tmp_path) as log, opened(tmp_path) as other:
         assert values(other) == WANTED  # its page and descriptors are those of before the damage
         killed_append(tmp_path, node)
@@ -81,9 +81,7 @@ def test_damage_after_a_killed_append_is_replaced(
 def test_a_process_that_opens_a_damaged_segment_appends_nothing_to_it(
     tmp_path: Path, damage: Callable[[Path, int], None], node: int
 ) -> None:
-    """An append would leave a hole, and a replica in the ISR without its earlier records
-    (WRITER-3).
-    """
+    """An append would leave a hole, and a replica in the ISR without its earlier records."""
     with filled(tmp_path) as log, opened(tmp_path) as other:
         damage(tmp_path, node)
         send(other, "t", b"more")
@@ -96,8 +94,8 @@ def test_a_process_that_opens_a_damaged_segment_appends_nothing_to_it(
 
 
 def test_a_missing_segment_leaves_the_other_partitions_in_sync(tmp_path: Path) -> None:
-    """It is damage of one replica, and no failure of its directory (REPAIR-7,
-    PARTITIONDIRECTORY-3).
+    """It is damage of one replica, and no failure of its directory
+    (PARTITIONDIRECTORY-3).
     """
     with filled(tmp_path) as log:
         log.create_topic("u", assignment={0: [2, 1, 3]})
@@ -119,7 +117,7 @@ def test_a_missing_segment_leaves_the_other_partitions_in_sync(tmp_path: Path) -
 def test_a_process_that_is_killed_while_a_damaged_log_begins_again(
     tmp_path: Path, point: str
 ) -> None:
-    """Another process completes it: the intent is in the page (LOGCUT-1)."""
+    """Another process completes it: the intent is in the page."""
     with filled(tmp_path) as log:
         killed_append(tmp_path, 2)
         truncated(tmp_path, 2)

@@ -65,7 +65,7 @@ def assert_made_again(root: Path, text: str, node: int) -> None:
 def test_the_epochs_of_an_open_replica_are_made_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], object], node: int
 ) -> None:
-    """The old and the next leader, and a process that opens the set afterwards (LOGEPOCHS-1)."""
+    """The old and the next leader, and a process that opens the set afterwards."""
     tmp_path /= f"{damage.__name__}-{node}"  # a repeated message about one path is not logged
     with caplog.at_level(logging.WARNING, "embedlog"):
         with filled(tmp_path) as log, opened(tmp_path) as other:
@@ -149,7 +149,7 @@ def other_digits(data: bytes) -> Iterator[bytes]:
 
 def test_each_other_digit_is_found(tmp_path: Path) -> None:
     """A load, and a process that has not compared the file, believe no wrong start and no wrong
-    epoch (LOGEPOCHS-6).
+    epoch.
     """
     with filled(tmp_path) as log:
         with_epochs(log)
@@ -226,8 +226,8 @@ def test_a_load_makes_wrong_epochs_again(tmp_path: Path) -> None:
 
 
 def test_a_damaged_epoch_of_a_batch_is_not_taken_for_the_true_one(tmp_path: Path) -> None:
-    """The digests show that the batch was changed: the checkpoint stays, and the replica is damaged
-    (LOGEPOCHS-5).
+    """The digests show that the batch was changed: the checkpoint stays, and the replica is
+    damaged.
     """
     with filled(tmp_path) as log:
         with_epochs(log)

@@ -102,7 +102,7 @@ def test_the_page_of_an_open_replica_is_rebuilt(
 def test_the_page_of_a_killed_append_is_rebuilt(
     tmp_path: Path, rng: random.Random, node: int
 ) -> None:
-    """The repair of the append finds the damage (APPENDLOCK-4)."""
+    """The repair of the append finds the damage."""
     with filled(tmp_path) as log:
         killed_append(tmp_path, node)
         flip_tuple(page_of(tmp_path, node), rng)

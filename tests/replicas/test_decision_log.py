@@ -103,7 +103,7 @@ def test_epochs_are_compared_before_the_locks_of_a_decision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under them, the processes with faster disks would get no decision meanwhile."""
-    read = log_epochs._rows_at
+    read = log_epochs._read_around
     held = list[list[Any]]()
 
     def rows_at(*arguments: Any) -> Any:
@@ -116,7 +116,7 @@ def test_epochs_are_compared_before_the_locks_of_a_decision(
         for number in range(2, 8, 2):
             one.decide(number)
             two.decide(number + 1)
-        monkeypatch.setattr(log_epochs, "_rows_at", rows_at)
+        monkeypatch.setattr(log_epochs, "_read_around", rows_at)
         with Process(tmp_path) as three:
             three.decide(10)
         first = len(held)
@@ -358,8 +358,8 @@ def test_quorum_4_a_copy_that_rolls_after_a_promise_is_level_after_a_load(tmp_pa
         process.decide(2)
     with Process(tmp_path) as process:
         with process.partitions[1].replica.exclusive() as locked:
-            locked.publish(locked.now._replace(epoch=9), Replica(role=ROLE_FOLLOWER))
-            roll(locked.held, locked.now)
+            locked.publish(locked.published._replace(epoch=9), Replica(role=ROLE_FOLLOWER))
+            roll(locked.partition, locked.published)
         process.decide(3)
     with Process(tmp_path, boot=2) as process:
         process.decide(4)

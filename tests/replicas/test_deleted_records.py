@@ -23,7 +23,7 @@ from embedlog.format.record_columns import BytesColumn, Columns
 from embedlog.partition.partition import Partition
 from embedlog.partition.replication.deleted_records import lacks_deleted, source_of
 from embedlog.partition.replication.locked_replica import LockedReplica
-from embedlog.partition.replication.replica_log import Decision, Fenced, NotLeader
+from embedlog.partition.replication.replica_log import Fenced, LeaderDecision, NotLeader
 from embedlog.replicas.partition import copying
 from embedlog.replicas.partition.copying import copy
 from embedlog.storage import checkpoints, file_names
@@ -233,7 +233,7 @@ def test_the_copy_of_another_leader_begins_again(
         leader = process.replicas.leader(far())
         purged = partition(process, 2).published().purged_to
         with partition(process, 1).replica.exclusive() as held:
-            held.publish(held.now._replace(purged_to=purged), held.replica)
+            held.publish(held.published._replace(purged_to=purged), held.replica)
         monkeypatch.setattr(copying, "CHUNK_BYTES", 1)
         monkeypatch.setattr(copying, "LARGE_CHUNK_BYTES", 1)
         assert 2 < copy(leader, follower, 3, far()) < follower.published().purged_to == purged
@@ -280,13 +280,15 @@ def test_a_page_that_is_made_again_has_no_lower_purged_to(tmp_path: Path) -> Non
         found = own(log)
         now = found.published()
         assert now.purged_to >= before
-        found.replica.lead(Decision(0, 9, 9, 1, 1))
+        found.replica.lead(LeaderDecision(0, 9, 9, 1, 1))
         found.replica.require(9, all_in_sync=False)
         for _ in range(12):
             found.append(keyed(b"fill", b"x" * 400))
             found.replica.commit([], 9)
         with found.replica.exclusive() as held:  # as an estimate of a load
-            held.publish(held.now._replace(purged_to=held.now.segment_base), held.replica)
+            held.publish(
+                held.published._replace(purged_to=held.published.segment_base), held.replica
+            )
         estimated = found.published().purged_to
         found.compact(-1, MEMORY, system.wall_ms() + 1000)
         assert found.published().purged_to > estimated, "each pass is seen, also below an estimate"
@@ -314,7 +316,7 @@ def test_a_copy_from_a_page_that_does_not_lead_any_more_is_not_taken(tmp_path: P
         copy(leader, follower, 3, far())
         put(process, b"a", b"1", 3, all_in_sync=False)
         with leader.partition.replica.exclusive() as held:
-            held.publish(held.now._replace(epoch=leader.epoch + 1), held.replica)
+            held.publish(held.published._replace(epoch=leader.epoch + 1), held.replica)
         with pytest.raises(NotLeader):
             copy(leader, follower, 6, far())
 
@@ -407,7 +409,7 @@ def test_a_member_of_the_isr_never_begins_again_for_an_estimate_above_the_log_en
         log.elect("t")
         assert log.replicas("t").partitions[0].leader == 2
         with replicas.reached(2).replica.exclusive() as held:  # as after as many swaps
-            held.publish(held.now._replace(purged_to=650), held.replica)
+            held.publish(held.published._replace(purged_to=650), held.replica)
         with log.producer(acks=1, enable_idempotence=False) as producer:
             producer.send("t", b"1", key=b"x", partition=0).result(60)
         begun = list[int]()
@@ -416,7 +418,7 @@ def test_a_member_of_the_isr_never_begins_again_for_an_estimate_above_the_log_en
             patch.setattr(
                 LockedReplica,
                 "restart",
-                lambda held, *more: (begun.append(held.now.log_end), restart(held, *more)),
+                lambda held, *more: (begun.append(held.published.log_end), restart(held, *more)),
             )
             log.housekeep()
         assert begun == []

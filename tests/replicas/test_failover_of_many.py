@@ -156,7 +156,7 @@ def test_another_content_is_written_and_the_prepared_file_removed(tmp_path: Path
     file = EpochFile(tmp_path / file_names.EPOCHS, 0o666)
     staging = file.stage(EpochCache([(0, 0), (1, 5)]))
     assert files.sync_all([staging.fd]) == [True]
-    staging.ended(synced=True)
+    staging.finish(synced=True)
     assert len(list(tmp_path.glob("*.tmp"))) == 1
     file.write(EpochCache([(0, 0), (1, 7)]))
     assert checkpoints.read_epochs(file.path).entries == [(0, 0), (1, 7)]
@@ -167,7 +167,7 @@ def test_a_prepared_file_that_was_removed_is_written_again(tmp_path: Path) -> No
     file = EpochFile(tmp_path / file_names.EPOCHS, 0o666)
     epochs = EpochCache([(0, 0), (1, 5)])
     staging = file.stage(epochs)
-    staging.ended(synced=True)
+    staging.finish(synced=True)
     Path(staging.staged.temporary).unlink()
     file.write(epochs)
     assert checkpoints.read_epochs(file.path).entries == epochs.entries

@@ -35,7 +35,7 @@ def used(log: embedlog.Log) -> tuple[PartitionReplicas, Leader, Partition]:
 
 def lose_role(partition: Partition, **changed: int) -> None:
     with partition.replica.exclusive() as held:
-        held.publish(held.now._replace(**changed), held.replica._replace(role=ROLE_NONE))
+        held.publish(held.published._replace(**changed), held.replica._replace(role=ROLE_NONE))
 
 
 def test_a_log_start_of_a_page_without_a_role_deletes_nothing(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_high_watermark_of_a_page_without_a_role_is_not_learnt(tmp_path: Path)
         replicas, leader, follower = used(log)
         before = follower.published().high_watermark
         with follower.replica.exclusive() as held:
-            held.publish(held.now._replace(high_watermark=before - 1), held.replica)
+            held.publish(held.published._replace(high_watermark=before - 1), held.replica)
         lose_role(leader.partition)
         with pytest.raises(LeaderChanged):
             replicas.spread(leader, log._engine.set.deadline())  # type: ignore[attr-defined]
@@ -83,8 +83,8 @@ def test_what_a_page_shows_after_its_role_is_lost_is_dropped(tmp_path: Path, fai
 
 
 def test_an_incomplete_copy_in_the_place_of_a_leader_deletes_nothing(tmp_path: Path) -> None:
-    """Its first segment is not there yet. A process that waits maps no page of these files
-    (PARTITIONSTATE-5).
+    """Its first segment is not there yet. A process that waits maps no page of these
+    files.
     """
     with filled(tmp_path, segment_bytes="16384") as log:
         _, leader, follower = used(log)

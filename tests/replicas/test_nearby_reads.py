@@ -216,7 +216,7 @@ def test_a_follower_that_is_not_in_the_epoch_of_the_decision_is_not_read(
         log.housekeep()
         near = log._engine.near(log._engine.partition("t", 0), "b")
         with replica(log, 2).replica.exclusive() as held:
-            held.publish(held.now._replace(epoch=-1), held.replica)
+            held.publish(held.published._replace(epoch=-1), held.replica)
         assert near.fetch(0).next_offset == 2
         assert near.bounds().epoch == 0
         assert reads.taken() == ["d1"]

@@ -194,13 +194,13 @@ def test_few_batches_of_a_long_run_are_looked_for_at_the_next_leader(
             process.partition.append(first, stamp=stamp)
         progress = appended_by_the_leader_alone(process, run, stamp)
         process.partition.append(run_of(b"other"))
-        find = ReplicaEpochs._batch_from
+        find = ReplicaEpochs._read_batch_from
 
         def counted(self: ReplicaEpochs, offset: int) -> tuple[int, int] | None:
             looks.append(offset)
             return find(self, offset)
 
-        monkeypatch.setattr(ReplicaEpochs, "_batch_from", counted)
+        monkeypatch.setattr(ReplicaEpochs, "_read_batch_from", counted)
         done = process.partition.append(run, stamp=stamp, progress=progress)
         assert len(looks) < 25
         assert (done.base_offset, done.last_offset) == (1 if copied else 2, 1001)

@@ -1,5 +1,5 @@
 """Replicas whose leader has deleted the records that both could have shared: nothing else of them
-stays (REPLICALOG-7).
+stays.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def cut_bytes(found: Partition) -> int:
 def without_role(found: Partition) -> None:
     """Its page is as one that was made from the files."""
     with found.replica.exclusive() as held:
-        held.publish(held.now, held.replica._replace(role=ROLE_NONE, maximal_isr=0, decided_isr=0))
+        held.publish(
+            held.published, held.replica._replace(role=ROLE_NONE, maximal_isr=0, decided_isr=0)
+        )
 
 
 def with_role(found: Partition) -> None:
@@ -173,7 +175,7 @@ def test_a_replica_that_ends_at_its_leaders_log_start_keeps_its_producers(
         leader.partition.delete_records(1, leader.epoch)
         begun = list[int]()
         monkeypatch.setattr(
-            LockedReplica, "restart", lambda held, *_: begun.append(held.now.log_end)
+            LockedReplica, "restart", lambda held, *_: begun.append(held.published.log_end)
         )
         assert process.replicas.join(leader, 3, far())
         assert begun == []

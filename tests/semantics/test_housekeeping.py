@@ -195,7 +195,7 @@ def sealed(*facts: tuple[int, int, int]) -> list[SegmentInfo]:
 
 THREE = sealed((0, 10, 1000), (10, 20, 2000), (20, 30, 3000))
 USUAL: dict[str, Any] = {
-    "known": 0,
+    "cleaned_to": 0,
     "log_start": 0,
     "stable": 100,
     "now_ms": NOW_MS,
@@ -205,7 +205,7 @@ USUAL: dict[str, Any] = {
 
 
 def test_the_dirty_ratio_is_that_of_dirty_bytes() -> None:
-    found = rules.bounds(THREE, **USUAL | {"known": 20})
+    found = rules.find_clean_range(THREE, **USUAL | {"cleaned_to": 20})
     assert (found.clean_bytes, found.dirty_bytes, found.first_dirty, found.end) == (
         2000,
         1000,
@@ -216,41 +216,45 @@ def test_the_dirty_ratio_is_that_of_dirty_bytes() -> None:
 
 
 def test_what_is_above_the_last_stable_offset_is_not_cleaned() -> None:
-    assert rules.bounds(THREE, **USUAL | {"stable": 25}).end == 20
-    assert rules.bounds(THREE, **USUAL | {"stable": 20}).end == 20
-    assert rules.bounds(THREE, **USUAL | {"stable": 5}).end == 0
+    assert rules.find_clean_range(THREE, **USUAL | {"stable": 25}).end == 20
+    assert rules.find_clean_range(THREE, **USUAL | {"stable": 20}).end == 20
+    assert rules.find_clean_range(THREE, **USUAL | {"stable": 5}).end == 0
 
 
 def test_nothing_is_cleaned_from_the_first_segment_with_a_record_that_is_younger_than_the_lag() -> (
     None
 ):
     lag = {"min_lag_ms": NOW_MS - 1500}  # records after 1500 are younger
-    assert rules.bounds(THREE, **USUAL | lag).end == 10
+    assert rules.find_clean_range(THREE, **USUAL | lag).end == 10
     odd = sealed((0, 10, 1000), (10, 20, 5000), (20, 30, 1100))
-    assert rules.bounds(odd, **USUAL | lag).end == 10, "an old one after a young one waits, too"
+    assert rules.find_clean_range(odd, **USUAL | lag).end == 10, (
+        "an old one after a young one waits, too"
+    )
 
 
 def test_a_record_older_than_the_largest_lag_makes_it_overdue() -> None:
-    assert not rules.bounds(THREE, **USUAL | {"max_lag_ms": NOW_MS - 900}).overdue
-    assert rules.bounds(THREE, **USUAL | {"max_lag_ms": NOW_MS - 1001}).overdue
-    assert not rules.bounds(THREE, **USUAL | {"max_lag_ms": NOW_MS - 1001, "known": 10}).overdue, (
-        "that one is clean"
-    )
+    assert not rules.find_clean_range(THREE, **USUAL | {"max_lag_ms": NOW_MS - 900}).overdue
+    assert rules.find_clean_range(THREE, **USUAL | {"max_lag_ms": NOW_MS - 1001}).overdue
+    assert not rules.find_clean_range(
+        THREE, **USUAL | {"max_lag_ms": NOW_MS - 1001, "cleaned_to": 10}
+    ).overdue, "that one is clean"
 
 
 def test_the_oldest_record_of_a_segment_decides_and_not_its_newest() -> None:
     lag = {"max_lag_ms": NOW_MS - 1001}  # a record from before 1001 is overdue
     spanning = SegmentInfo(0, 1000, 10, 5000, min_timestamp=1000)
-    assert rules.bounds([spanning], **USUAL | lag).overdue
-    assert not rules.bounds([spanning._replace(min_timestamp=1001)], **USUAL | lag).overdue
-    assert not rules.bounds([spanning._replace(min_timestamp=-1)], **USUAL | lag).overdue, (
-        "no bound is known: the newest decides"
-    )
+    assert rules.find_clean_range([spanning], **USUAL | lag).overdue
+    assert not rules.find_clean_range(
+        [spanning._replace(min_timestamp=1001)], **USUAL | lag
+    ).overdue
+    assert not rules.find_clean_range(
+        [spanning._replace(min_timestamp=-1)], **USUAL | lag
+    ).overdue, "no bound is known: the newest decides"
 
 
-@pytest.mark.parametrize("known", [-1, 31, 1000])
-def test_a_checkpoint_outside_the_log_counts_for_nothing(known: int) -> None:
-    assert rules.bounds(THREE, **USUAL | {"known": known}).first_dirty == 0
+@pytest.mark.parametrize("cleaned_to", [-1, 31, 1000])
+def test_a_checkpoint_outside_the_log_counts_for_nothing(cleaned_to: int) -> None:
+    assert rules.find_clean_range(THREE, **USUAL | {"cleaned_to": cleaned_to}).first_dirty == 0
 
 
 def test_it_must_be_dirtier_than_the_ratio(log: embedlog.Log) -> None:
@@ -321,17 +325,23 @@ def test_segments_become_one_up_to_the_size_of_one() -> None:
         SegmentInfo(base, 400, base + 10, index_entries=2, time_entries=1)
         for base in range(0, 60, 10)
     ]
-    assert [len(group) for group in rules.groups(many, segment_bytes=1000, index_bytes=1000)] == [
+    assert [
+        len(group) for group in rules.group_segments(many, segment_bytes=1000, index_bytes=1000)
+    ] == [
         2,
         2,
         2,
     ]
-    assert [len(group) for group in rules.groups(many, segment_bytes=9000, index_bytes=48)] == [
+    assert [
+        len(group) for group in rules.group_segments(many, segment_bytes=9000, index_bytes=48)
+    ] == [
         3,
         3,
     ]
     far = [SegmentInfo(0, 10, 10), SegmentInfo(10, 10, 2**31), SegmentInfo(2**31, 10, 2**31 + 9)]
-    assert [len(group) for group in rules.groups(far, segment_bytes=9000, index_bytes=48)] == [2, 1]
+    assert [
+        len(group) for group in rules.group_segments(far, segment_bytes=9000, index_bytes=48)
+    ] == [2, 1]
 
 
 # ---- the output of a pass -----------------------------------------------------------------------------------------------

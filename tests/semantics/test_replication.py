@@ -20,7 +20,7 @@ from embedlog.errors import (
     OffsetOutOfRangeError,
 )
 from embedlog.partition.partition import Partition
-from embedlog.partition.replication.replica_log import Decision, Leading
+from embedlog.partition.replication.replica_log import LeaderDecision, Leading
 from embedlog.replicas.partition.copying import copy
 from embedlog.replicas.partition.leaders import Leader
 from embedlog.storage.checkpoints import EpochCache, read_epochs
@@ -78,7 +78,9 @@ def ends_19_12_15(path: Path) -> Iterator[list[Partition]]:
 def test_isr_the_high_watermark_is_the_least_log_end_of_it(tmp_path: Path) -> None:
     with ends_19_12_15(tmp_path) as (one, two, other):
         assert commit(one, (B, two), (C, other)) == 12
-        assert one.replica.lead(Decision(0, 1, 2, 0b101, 1)), "the follower with 12 leaves the ISR"
+        assert one.replica.lead(LeaderDecision(0, 1, 2, 0b101, 1)), (
+            "the follower with 12 leaves the ISR"
+        )
         assert commit(one, (C, other)) == 15
 
 
@@ -177,11 +179,11 @@ def test_checkpoint_after_an_orderly_close_a_leader_starts_with_the_stored_high_
         lead(one, 1, 0b111)
         append(one, 3)
         with one.replica.exclusive() as held:
-            held.publish(held.now._replace(high_watermark=2), held.replica)
+            held.publish(held.published._replace(high_watermark=2), held.replica)
     stored = (tmp_path / "replication-offset-checkpoint").read_text().split()
     assert stored[2:] == ["t", "0", "2"]
     with replica(tmp_path, A) as one:
-        assert one.replica.lead(Decision(0, 2, 2, 0b111, 1))
+        assert one.replica.lead(LeaderDecision(0, 2, 2, 0b111, 1))
         assert (one.published().high_watermark, one.published().log_end) == (2, 3)
 
 
@@ -209,7 +211,7 @@ def test_truncation_a_returning_leader_cuts_its_tail_where_the_epochs_part(tmp_p
         copy(Leader(1, a, 0), b, 8, far())
         append(a, 2)
         assert (a.published().log_end, b.published().log_end) == (10, 8)
-        assert b.replica.lead(Decision(2, 1, 1, 0b10, 1))
+        assert b.replica.lead(LeaderDecision(2, 1, 1, 0b10, 1))
         b.replica.require(1, all_in_sync=False)
         append(b, 4)
         assert commit(b) == 12

@@ -12,7 +12,7 @@ import embedlog
 from embedlog._native.replication import Leading, Replica
 from embedlog.format.record_batch import Stamp
 from embedlog.partition.partition import Partition
-from embedlog.partition.replication.replica_log import Decision
+from embedlog.partition.replication.replica_log import LeaderDecision
 from embedlog.storage import checkpoints, file_names
 from tests.support.stamped_batches import run_of, stamped
 
@@ -36,7 +36,9 @@ def lead(
     partition: Partition, epoch: int, isr: int = 1, min_in_sync: int = 1, partition_epoch: int = 0
 ) -> None:
     """Let it lead in this epoch, and accept appends of this process."""
-    assert partition.replica.lead(Decision(0, epoch, partition_epoch or epoch, isr, min_in_sync))
+    assert partition.replica.lead(
+        LeaderDecision(0, epoch, partition_epoch or epoch, isr, min_in_sync)
+    )
     partition.replica.require(epoch, all_in_sync=False)
 
 
@@ -120,7 +122,7 @@ def copy(
 ) -> None:
     """Copy whole batches that end at or below `end`, as a follower does."""
     with target.replica.exclusive() as held:
-        held.publish(held.now._replace(epoch=epoch), Replica(role=2, leader=0))
+        held.publish(held.published._replace(epoch=epoch), Replica(role=2, leader=0))
     at = target.published().log_end
     while at < end:
         fetched = source.replica.read(at, rng.randint(1, 3000) if rng else 1 << 20)

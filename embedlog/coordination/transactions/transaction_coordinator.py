@@ -187,7 +187,7 @@ class Transactions:
         epochs: dict[int, int] = {}
         with stack() as locks:
             for partition in partitions:
-                epochs[partition.number] = locks.enter(partition.exclusive(until)).now.epoch
+                epochs[partition.number] = locks.enter(partition.exclusive(until)).published.epoch
             yield
         if epochs and not self.host.still_lead(self.topic.name, epochs):
             raise LeaderNotAvailableError(

@@ -1,11 +1,11 @@
 """One pass of the log cleaner over a partition (format.md 7).
 
-CLEANER-1  only sealed, synced, decided segments are cleaned, by one housekeeper at a time;
-    appenders wait for the swap alone
-CLEANER-2  the new files are beside the log as `.cleaned` until all of them are on stable storage;
-    then `swap` replaces segments
-CLEANER-3  `.cleaned` is only made while no swap is unfinished: a process that finishes a swap takes
-           `.cleaned` for one that was not begun
+- Only sealed, synced, decided segments are cleaned, by one housekeeper at a time; appenders wait
+  for the swap alone.
+- The new files are beside the log as `.cleaned` until all of them are on stable storage; then
+  `swap` replaces segments.
+- `.cleaned` is only made while no swap is unfinished: a process that finishes a swap takes
+  `.cleaned` for one that was not begun.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ from embedlog.format.producer_state import Producer
 from embedlog.format.record_batch import Batches, Chain, scan
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.compaction import swap
-from embedlog.partition.compaction.rules import Bounds, Transactions, bounds, groups
+from embedlog.partition.compaction.rules import (
+    CleanRange,
+    CompactedTransactions,
+    find_clean_range,
+    group_segments,
+)
 from embedlog.partition.reader import Reader
 from embedlog.partition.recovery import producer_history
 from embedlog.partition.replication.known_high_watermark import known_high_watermark
@@ -40,7 +45,7 @@ from embedlog.storage.manifest import SegmentInfo, join_times
 logger = logging.getLogger("embedlog")
 
 
-class Cleaner:
+class LogCleaner:
     """Compaction of one partition. Threads: one, which REQUIRES the housekeeper's lock."""
 
     def __init__(self, lock: AppendLock, reader: Reader, syncer: Syncer) -> None:
@@ -49,65 +54,66 @@ class Cleaner:
         self.reader = reader
         self.syncer = syncer
 
-    def due(self, known: int, now_ms: int) -> Bounds | None:
+    def find_due(self, cleaned_to: int, now_ms: int) -> CleanRange | None:
         """The range that a pass would clean, if the pass is due: the dirty ratio is passed, or a
         record is overdue.
 
-        `known`: the offset up to which this process cleaned it, -1: as in the checkpoint.
+        `cleaned_to`: the offset up to which this process cleaned it, -1: as in the checkpoint.
         """
-        found = self._bounds(known, now_ms)
-        if found.dirty_bytes and (
-            found.overdue or found.ratio > self.state.config.min_cleanable_dirty_ratio
+        clean_range = self._find_range(cleaned_to, now_ms)
+        if clean_range.dirty_bytes and (
+            clean_range.overdue or clean_range.ratio > self.state.config.min_cleanable_dirty_ratio
         ):
-            return found
+            return clean_range
         return None
 
-    def _bounds(self, known: int, now_ms: int) -> Bounds:
+    def _find_range(self, cleaned_to: int, now_ms: int) -> CleanRange:
         state = self.state
-        now = self.state.published()
+        published = self.state.published()
         config = self.state.config
-        if known < 0:
+        if cleaned_to < 0:
             cleaned = checkpoints.read_offsets(state.context.root / file_names.CLEANER)
-            known = cleaned.get((state.topic, state.number), -1)
-        return bounds(
-            self.lock.segments.all(now)[:-1],
-            known=known,
-            log_start=now.log_start,
-            stable=_decided_end(known_high_watermark(state, now), now),
+            cleaned_to = cleaned.get((state.topic, state.number), -1)
+        return find_clean_range(
+            self.lock.segments.all(published)[:-1],
+            cleaned_to=cleaned_to,
+            log_start=published.log_start,
+            stable=_decided_end(known_high_watermark(state, published), published),
             now_ms=now_ms,
             min_lag_ms=config.min_compaction_lag_ms,
             max_lag_ms=config.max_compaction_lag_ms,
         )
 
-    def compact(self, known: int, memory_bytes: int, now_ms: int, work: Work) -> int:
+    def compact(self, cleaned_to: int, memory_bytes: int, now_ms: int, work: Work) -> int:
         """One pass, if one is due; the offset up to which the log is clean then, -1 if no pass was
         completed.
 
         The caller notes the answer in the cleaner's checkpoint. Raises CorruptRecordError,
         DurabilityError, LockTimeoutError.
         """
-        self.lock.settled()  # an interrupted swap is finished before a file is made (CLEANER-3)
-        # before anything of the log is read, its bounds too (SEGMENTSWAP-6)
+        self.lock.wait_settled()  # an interrupted swap is finished before a file is made
+        # before anything of the log is read, its bounds too: `swap` compares it
         cuts = self.state.page.word(system.WORD_CUTS)
-        found = self.due(known, now_ms)
-        if found is None:
+        clean_range = self.find_due(cleaned_to, now_ms)
+        if clean_range is None:
             return -1
         state = self.state
         began_s = monotonic()
-        if state.durable_offset < found.end:
+        if state.durable_offset < clean_range.end:
             self.syncer.sync(state.published().log_end, state.deadline())
-        this = _Pass(self, found, memory_bytes, now_ms, cuts)
-        with work.piece(this.size_bytes()) as this.passed:
-            end = this.fill_map()
-            if end <= found.first_dirty:
+        cleaning = _Pass(self, clean_range, memory_bytes, now_ms, cuts)
+        with work.piece(cleaning.size_bytes()) as cleaning.passed:
+            end = cleaning.fill_map()
+            if end <= clean_range.first_dirty:
                 return -1
-            read_bytes = written_bytes = 0
-            for group in this.groups(end):
-                made, records = this.write(group, end)
-                if not this.swap(group, made, records, end):
+            read_bytes = 0
+            written_bytes = 0
+            for group in cleaning.group_segments(end):
+                new_segment, records = cleaning.write(group, end)
+                if not cleaning.swap(group, new_segment, records, end):
                     return -1  # the next pass repeats it
-                read_bytes = read_bytes + sum(info.size for info in group)
-                written_bytes = written_bytes + made.size
+                read_bytes += sum(info.size for info in group)
+                written_bytes += new_segment.size
         self._note(end, monotonic() - began_s, read_bytes, written_bytes)
         return end
 
@@ -131,52 +137,66 @@ class Cleaner:
         self.state.context.metrics.note(counts, {"cleans_s": spent_s})
 
 
-def _decided_end(high_watermark: int, now: Published) -> int:
+def _decided_end(high_watermark: int, published: Published) -> int:
     """The offset below which every transaction is committed or aborted."""
-    return high_watermark if now.first_unstable < 0 else min(high_watermark, now.first_unstable)
+    if published.first_unstable < 0:
+        return high_watermark
+    return min(high_watermark, published.first_unstable)
 
 
 class _Pass:
     """One pass over a partition."""
 
     def __init__(
-        self, cleaner: Cleaner, found: Bounds, memory_bytes: int, now_ms: int, cuts: int
+        self,
+        cleaner: LogCleaner,
+        clean_range: CleanRange,
+        memory_bytes: int,
+        now_ms: int,
+        cuts: int,
     ) -> None:
         self._cuts = cuts  # when the bounds were read
         self._cleaner = cleaner
         self._state = cleaner.state
-        self._bounds = found
+        self._range = clean_range
         self._now_ms = now_ms
-        self._now = self._state.published()
+        self._published = self._state.published()
         self._map = KeyOffsetMap(
             memory_bytes,
             decompressed_max=self._state.context.decompressed_max,
-            keys=found.end - found.first_dirty,
+            keys=clean_range.end - clean_range.first_dirty,
         )
-        aborted = self._aborted()
-        self._learning = Transactions(aborted)
-        self._cleaning = Transactions(aborted)
-        self._producers = self._producers_now()
+        aborted = self._read_aborted()
+        self._learning = CompactedTransactions(aborted)
+        self._cleaning = CompactedTransactions(aborted)
+        self._producers = self._read_producers()
         self.passed: Passed = lambda count: None  # takes the bytes that were read
 
     def size_bytes(self) -> int:
         """The bytes that the pass reads: the dirty part for the map, then everything."""
-        found = self._sealed(self._bounds.end)
-        return sum(
-            info.size * (1 + (info.next_offset > self._bounds.first_dirty)) for info in found
-        )
+        segments = self._sealed_below(self._range.end)
+        size_bytes = 0
+        for info in segments:
+            size_bytes += info.size
+            if info.next_offset > self._range.first_dirty:
+                size_bytes += info.size
+        return size_bytes
 
-    def _sealed(self, end: int) -> list[SegmentInfo]:
-        return [info for info in self._cleaner.lock.segments.all(self._now)[:-1] if info.base < end]
+    def _sealed_below(self, end: int) -> list[SegmentInfo]:
+        return [
+            info
+            for info in self._cleaner.lock.segments.all(self._published)[:-1]
+            if info.base < end
+        ]
 
-    def _aborted(self) -> list[AbortedTransaction]:
-        found: list[AbortedTransaction] = []
-        for info in self._cleaner.lock.segments.all(self._now):
-            rows = self._cleaner.reader.aborted.entries(info, self._now)
-            found += [AbortedTransaction(*map(int, list(row)[1:])) for row in rows]
-        return found
+    def _read_aborted(self) -> list[AbortedTransaction]:
+        transactions: list[AbortedTransaction] = []
+        for info in self._cleaner.lock.segments.all(self._published):
+            rows = self._cleaner.reader.aborted.entries(info, self._published)
+            transactions += [AbortedTransaction(*map(int, list(row)[1:])) for row in rows]
+        return transactions
 
-    def _producers_now(self) -> dict[int, Producer]:
+    def _read_producers(self) -> dict[int, Producer]:
         with self._state.mutex:
             return dict(self._cleaner.lock.present_producers().producers)
 
@@ -196,9 +216,9 @@ class _Pass:
                 yield data, batches
                 self.passed(len(data))
             if walk.end != info.size or (info.digested and chain.digest != info.digest):
-                problem = (
-                    walk.problem.message if walk.problem else "the segment is not what was written"
-                )
+                problem = "the segment is not what was written"
+                if walk.problem is not None:
+                    problem = walk.problem.message
                 raise CorruptRecordError(
                     f"cannot be compacted: {problem}", path=path, position=walk.end
                 )
@@ -207,31 +227,31 @@ class _Pass:
 
     def fill_map(self) -> int:
         """Read the keys of the dirty part; the end of the part that the map covers."""
-        for info in self._sealed(self._bounds.end):
-            if info.next_offset <= self._bounds.first_dirty:
+        for info in self._sealed_below(self._range.end):
+            if info.next_offset <= self._range.first_dirty:
                 continue
             for data, batches in self._chunks(info):
-                counts = self._learning.records(batches)
+                has_records = self._learning.select_records(batches)
                 position = int(batches["position"][0])
                 with in_file(self._path(info)):
-                    known = self._map.add(
+                    fits = self._map.add(
                         data,
-                        batches[counts],
+                        batches[has_records],
                         position=position,
-                        start_offset=self._bounds.first_dirty,
+                        start_offset=self._range.first_dirty,
                     )
-                if not known:
+                if not fits:
                     return self._map.latest + 1
             self._map.pass_over(info.next_offset - 1)
-        return self._bounds.end
+        return self._range.end
 
     # ---- writing ---------------------------------------------------------------------------------
 
-    def groups(self, end: int) -> list[list[SegmentInfo]]:
+    def group_segments(self, end: int) -> list[list[SegmentInfo]]:
         """The segments to rewrite: from the log start to the one in which the pass ends."""
         config = self._state.config
-        return groups(
-            self._sealed(end),
+        return group_segments(
+            self._sealed_below(end),
             segment_bytes=config.segment_bytes,
             index_bytes=config.segment_index_bytes,
         )
@@ -253,14 +273,14 @@ class _Pass:
 
     def _clean(self, info: SegmentInfo, output: _Output, end: int) -> None:
         for data, batches in self._chunks(info):
-            orders = self._cleaning.orders(
+            orders = self._cleaning.decide(
                 batches,
                 producer_history.markers_in(data, batches),
                 self._producers,
                 end,
                 self._now_ms,
             )
-            for made, rows in clean(
+            for cleaned, rows in clean(
                 data,
                 batches,
                 orders,
@@ -269,15 +289,23 @@ class _Pass:
                 now_ms=self._now_ms,
                 delete_retention_ms=self._state.config.delete_retention_ms,
             ):
-                output.add(made, rows)
+                output.add(cleaned, rows)
 
-    def swap(self, group: list[SegmentInfo], made: SegmentInfo, records: bytes, end: int) -> bool:
+    def swap(
+        self, group: list[SegmentInfo], new_segment: SegmentInfo, records: bytes, end: int
+    ) -> bool:
         """Put the segment that was made in the place of its group; False if its files are
         deleted.
         """
-        with self._cleaner.lock.exclusive() as held:
+        with self._cleaner.lock.exclusive() as locked:
             return swap.replace(
-                held, group, made, records, end, self._bounds.first_dirty, self._cuts
+                locked,
+                group,
+                new_segment,
+                records,
+                end=end,
+                first_dirty=self._range.first_dirty,
+                cuts=self._cuts,
             )
 
 

@@ -1,13 +1,12 @@
 """Decides what a compaction does with each batch, before it reads records (format.md 7.1, 7.3,
 7.4).
 
-COMPACTION-1  pure: input is batch headers, markers and numbers, output is decisions
-COMPACTION-2  records of an aborted transaction are removed; its marker one delete horizon after the
-    last of them
-COMPACTION-3  the last batch of a producer stays, even if empty: its sequences must not be forgotten
-    before the producer
-COMPACTION-4  the last batch of a pass stays, even if empty: the log keeps its end offset up to
-    there
+- Pure: input is batch headers, markers and numbers, output is decisions.
+- Records of an aborted transaction are removed; its marker one delete horizon after the last of
+  them.
+- The last batch of a producer stays, even if empty: its sequences must not be forgotten before the
+  producer.
+- The last batch of a pass stays, even if empty: the log keeps its end offset up to there.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from embedlog._native.lazy_numpy import np
 from embedlog.format.aborted_transactions import AbortedTransaction
 from embedlog.format.compactor import DISCARD, HORIZON, HORIZON_BIT, KEEP_EMPTY, WHOLE
 from embedlog.format.producer_state import NO_PRODUCER, Marker, Producer
-from embedlog.format.record_columns import CONTROL, TRANSACTIONAL, Batches
+from embedlog.format.record_columns import CONTROL, RELATIVE_MAX, TRANSACTIONAL, Batches
 from embedlog.storage.manifest import SegmentInfo
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Bounds(NamedTuple):
+class CleanRange(NamedTuple):
     """The part of a log that a pass may clean, and its dirty bytes."""
 
     first_dirty: int
@@ -41,82 +40,89 @@ class Bounds(NamedTuple):
         return self.dirty_bytes / max(1, self.clean_bytes + self.dirty_bytes)
 
 
-def bounds(
+def find_clean_range(
     sealed: list[SegmentInfo],
     *,
-    known: int,
+    cleaned_to: int,
     log_start: int,
     stable: int,
     now_ms: int,
     min_lag_ms: int,
     max_lag_ms: int,
-) -> Bounds:
-    """The range that may be cleaned. `known`: the cleaner's checkpoint; `stable`: records from it
-    on are undecided.
+) -> CleanRange:
+    """The range that may be cleaned. `cleaned_to`: the cleaner's checkpoint; `stable`: records from
+    it on are undecided.
     """
     end_of_sealed = sealed[-1].next_offset if sealed else log_start
-    first_dirty = known if log_start <= known <= end_of_sealed else log_start
+    first_dirty = log_start
+    if log_start <= cleaned_to <= end_of_sealed:
+        first_dirty = cleaned_to
     end = min(stable, end_of_sealed)
-    for info in sealed:
-        if (
-            min_lag_ms > 0
-            and info.next_offset > first_dirty
-            and info.max_timestamp > now_ms - min_lag_ms
-        ):
-            end = min(end, info.base)
-            break
+    if min_lag_ms > 0:
+        for info in sealed:
+            if info.next_offset > first_dirty and info.max_timestamp > now_ms - min_lag_ms:
+                end = min(end, info.base)
+                break
     end = max((info.next_offset for info in sealed if info.next_offset <= end), default=first_dirty)
     dirty = [info for info in sealed if first_dirty < info.next_offset <= end]
-    overdue = any(info.size and 0 <= _oldest(info) < now_ms - max_lag_ms for info in dirty)
+    overdue = any(info.size and 0 <= _oldest_ms(info) < now_ms - max_lag_ms for info in dirty)
     clean_bytes = sum(info.size for info in sealed if info.next_offset <= first_dirty)
-    return Bounds(
-        first_dirty, max(end, first_dirty), clean_bytes, sum(info.size for info in dirty), overdue
-    )
+    dirty_bytes = sum(info.size for info in dirty)
+    return CleanRange(first_dirty, max(end, first_dirty), clean_bytes, dirty_bytes, overdue)
 
 
-def _oldest(info: SegmentInfo) -> int:
+def _oldest_ms(info: SegmentInfo) -> int:
     """A lower bound of the timestamps; the largest timestamp if no bound is known."""
-    return info.min_timestamp if info.min_timestamp >= 0 else info.max_timestamp
+    if info.min_timestamp >= 0:
+        return info.min_timestamp
+    return info.max_timestamp
 
 
-def groups(
+def group_segments(
     sealed: Iterable[SegmentInfo], *, segment_bytes: int, index_bytes: int
 ) -> list[list[SegmentInfo]]:
     """Groups of consecutive segments that become one segment each, by their present sizes."""
-    found: list[list[SegmentInfo]] = []
-    size = offsets = times = 0
+    joined_groups: list[list[SegmentInfo]] = []
+    # bytes of the last group
+    log_size = 0
+    index_size = 0
+    time_index_size = 0
     for info in sealed:
-        size = size + info.size
-        offsets = offsets + 8 * info.index_entries
-        times = times + 12 * info.time_entries
-        far = (
-            bool(found) and bool(info.size) and info.next_offset - 1 - found[-1][0].base > 2**31 - 1
-        )
-        if not found or far or size > segment_bytes or offsets > index_bytes or times > index_bytes:
-            found.append([])
-            size = info.size
-            offsets = 8 * info.index_entries
-            times = 12 * info.time_entries
-        found[-1].append(info)
-    return found
+        log_size += info.size
+        index_size += 8 * info.index_entries
+        time_index_size += 12 * info.time_entries
+        fits = log_size <= segment_bytes and max(index_size, time_index_size) <= index_bytes
+        if joined_groups and info.size:
+            last_offset = info.next_offset - 1
+            fits = fits and last_offset - joined_groups[-1][0].base <= RELATIVE_MAX
+        if not joined_groups or not fits:
+            joined_groups.append([])
+            log_size = info.size
+            index_size = 8 * info.index_entries
+            time_index_size = 12 * info.time_entries
+        joined_groups[-1].append(info)
+    return joined_groups
 
 
-class Transactions:
+class CompactedTransactions:
     """Follows the transactions of a log in the order of its batches, and decides for each batch."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        self._waiting = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
+        # that have not begun yet, the next one last
+        self._waiting = sorted(
+            aborted, key=lambda transaction: transaction.first_offset, reverse=True
+        )
         self._open: dict[int, AbortedTransaction] = {}
-        self._met: set[int] = set()  # producers with a record since their last marker
+        self._with_records: set[int] = set()  # producers with a record since their last marker
         self.kept: list[AbortedTransaction] = []  # transactions whose markers stay
 
-    def records(self, batches: Batches) -> NDArray[np.bool_]:
+    def select_records(self, batches: Batches) -> NDArray[np.bool_]:
         """For each batch, whether it has committed or plain records. Markers are followed too."""
-        orders = self.orders(batches, lambda row: None, {}, -1, 0)
+        orders = self.decide(batches, lambda row: None, {}, -1, 0)
         counts: NDArray[np.bool_] = (batches["attributes"] & CONTROL == 0) & (orders & DISCARD == 0)
         return counts
 
-    def orders(
+    def decide(
         self,
         batches: Batches,
         marker_of: Callable[[int], Marker | None],
@@ -132,36 +138,37 @@ class Transactions:
             batch = batches[row]
             last = int(lasts[row])
             while self._waiting and self._waiting[-1].first_offset <= last:
-                begun = self._waiting.pop()
-                self._open[begun.producer_id] = begun
+                transaction = self._waiting.pop()
+                self._open[transaction.producer_id] = transaction
             if batch["attributes"] & CONTROL:
-                orders[row] |= self._marker(batch, marker_of(row), now_ms)
+                orders[row] |= self._decide_marker(batch, marker_of(row), now_ms)
             elif batch["attributes"] & TRANSACTIONAL:
-                self._met.add(int(batch["producer_id"]))
+                self._with_records.add(int(batch["producer_id"]))
                 if int(batch["producer_id"]) in self._open:
                     orders[row] |= DISCARD
             if _is_needed(batch, last, producers.get(int(batch["producer_id"]))):
                 orders[row] |= KEEP_EMPTY
-        rest = (batches["attributes"] & CONTROL != 0) & (batches["producer_id"] == NO_PRODUCER)
-        orders[rest] |= WHOLE
+        other_controls = (batches["attributes"] & CONTROL != 0) & (
+            batches["producer_id"] == NO_PRODUCER
+        )
+        orders[other_controls] |= WHOLE
         return orders
 
-    def _marker(self, batch: np.void, marker: Marker | None, now_ms: int) -> int:
+    def _decide_marker(self, batch: np.void, marker: Marker | None, now_ms: int) -> int:
         producer = int(batch["producer_id"])
-        met = producer in self._met
-        self._met.discard(producer)
-        ended = self._open.pop(producer, None)
+        has_records = producer in self._with_records
+        self._with_records.discard(producer)
+        aborted = self._open.pop(producer, None)
         if not batch["records"]:
             return DISCARD
-        if met or (marker is None and ended is None):
-            if ended is not None:
-                self.kept.append(ended)
+        if has_records or (marker is None and aborted is None):
+            if aborted is not None:
+                self.kept.append(aborted)
             return WHOLE
-        horizon = int(batch["base_timestamp"]) if batch["attributes"] & HORIZON_BIT else None
-        if horizon is not None and now_ms >= horizon:
+        if batch["attributes"] & HORIZON_BIT and now_ms >= int(batch["base_timestamp"]):
             return DISCARD
-        if ended is not None:
-            self.kept.append(ended)
+        if aborted is not None:
+            self.kept.append(aborted)
         return WHOLE | HORIZON
 
 

@@ -1,25 +1,24 @@
 """The evidence for a load: what manifest, control page and durable record require of the files,
 before the log is read.
 
-EVIDENCE-1  bytes that were on stable storage, or published into a page cache that still exists,
-            must be in the files. Missing bytes are damage, never a torn tail
-EVIDENCE-2  a segment is only appended to, so its known first bytes stay valid; they are compared
-    when they are read
-EVIDENCE-3  after a broker may have changed files (`Loading.foreign`) older knowledge counts only
-    where the files agree with it
-EVIDENCE-4  offsets are consecutive except where compaction or a broker left gaps; an unexplained
-    gap is named in a warning
-EVIDENCE-5  readers and writers, in place or in a copy, use the same evidence; the control page of a
-    copy does not count
-EVIDENCE-6  segments below the first one are deleted, not missing, if a checkpoint proves it. A
-            killed broker leaves no mark, but has truncated the leader epochs to the new log start.
-            The manifest stores a start of ours before the checkpoints do
-EVIDENCE-7  what is not known proves nothing. Only a manifest, or the mark of a first process that
-            never synced, shows that a log is embedlog's and has no gaps: then a segment behind a
-            gap is the remains of a lost page cache. In any other log the offsets between two
-            segments were removed by a compaction, and a whole later segment is never a tail. In a
-            directory that a broker has used the mark proves nothing: manifest and durable record
-            can be lost, and the log be the broker's
+- Bytes that were on stable storage, or published into a page cache that still exists, must be in
+  the files. Missing bytes are damage, never a torn tail.
+- A segment is only appended to, so its known first bytes stay valid; they are compared when they
+  are read.
+- After a broker may have changed files (`Loading.foreign`) older knowledge counts only where the
+  files agree with it.
+- Offsets are consecutive except where compaction or a broker left gaps; an unexplained gap is named
+  in a warning.
+- Readers and writers, in place or in a copy, use the same evidence; the control page of a copy does
+  not count.
+- Segments below the first one are deleted, not missing, if a checkpoint proves it. A killed broker
+  leaves no mark, but has truncated the leader epochs to the new log start. The manifest stores a
+  start of ours before the checkpoints do.
+- What is not known proves nothing. Only a manifest, or the mark of a first process that never
+  synced, shows that a log is embedlog's and has no gaps: then a segment behind a gap is the remains
+  of a lost page cache. In any other log the offsets between two segments were removed by a
+  compaction, and a whole later segment is never a tail. In a directory that a broker has used the
+  mark proves nothing: manifest and durable record can be lost, and the log be the broker's.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 
-GAPS_NAMED_MAX: Final = 3  # a compacted topic has many
+GAPS_REPORTED_MAX: Final = 3  # a compacted topic has many
 
 
 class Loading(NamedTuple):
@@ -77,7 +76,7 @@ class Loading(NamedTuple):
     in_set: bool = False
 
 
-class Point(NamedTuple):
+class KnownPart(NamedTuple):
     """Known first bytes of a segment. `must`: they are in the file, or the disk has lost confirmed
     data.
     """
@@ -109,17 +108,18 @@ class Evidence:
         self._start = manifest.start if own else None
         floor = loading.floor
         closed = self._closed
-        published = floor.log_end if floor is not None else 0
-        self.end = max(
-            loading.recovery_point,
-            loading.known_durable,
-            published,
-            closed.next_offset if closed is not None else 0,
-        )
-        self.log_start = loading.log_start if self._start is None else self._start.offset
+        self.end = max(loading.recovery_point, loading.known_durable)
+        if floor is not None:
+            self.end = max(self.end, floor.log_end)
+        if closed is not None:
+            self.end = max(self.end, closed.next_offset)
+        self.log_start = loading.log_start
+        if self._start is not None:
+            self.log_start = self._start.offset
         # the first sync of a log includes its manifest
         never_synced = loading.begun and self.end == 0 and not loading.visited
-        self.has_no_gaps = own and (self._start is not None or never_synced)  # EVIDENCE-7
+        # of any other log it is not known
+        self.has_no_gaps = own and (self._start is not None or never_synced)
 
     # ---- which segments there are ----------------------------------------------------------------
 
@@ -130,7 +130,9 @@ class Evidence:
         loading = self.loading
         closed = self._closed
         if not bases and self.end > self.log_start:
-            raise self._missing(self.log_start, f"a log end of at least {self.end}", "no segment")
+            raise self._missing_error(
+                self.log_start, f"a log end of at least {self.end}", "no segment"
+            )
         if bases:
             self._check_first(bases[0])
             bases = self._above_start(bases)
@@ -161,23 +163,21 @@ class Evidence:
         loading = self.loading
         start = self._start
         if start is None:
-            known = self._known.values() if loading.clean else ()
-            gone = [
+            described = self._known.values() if loading.clean else ()
+            missing_bases = [
                 info.base
-                for info in known
+                for info in described
                 if info.base < first and info.next_offset > loading.log_start
             ]
-            if gone:
-                raise self._missing(
-                    min(gone), f"a log from offset {loading.log_start} on", f"offset {first}"
-                )
+            if missing_bases:
+                expected = f"a log from offset {loading.log_start} on"
+                raise self._missing_error(min(missing_bases), expected, f"offset {first}")
             return
         if first > start.offset and self._deleted_by_others(first):
             self.log_start = max(first, loading.log_start)
         elif first > start.offset:
-            raise self._missing(
-                start.offset, f"a log from offset {start.offset} on", f"offset {first}"
-            )
+            expected = f"a log from offset {start.offset} on"
+            raise self._missing_error(start.offset, expected, f"offset {first}")
         elif loading.log_start > start.offset and not self._manifest.is_whole:
             self.log_start = loading.log_start  # the manifest lost its end with the newer start
         elif loading.log_start > start.offset and not loading.in_set:
@@ -192,9 +192,7 @@ class Evidence:
             )
 
     def _deleted_by_others(self, first: int) -> bool:
-        """Whether a checkpoint agrees with the files that the log starts in its first segment
-        (EVIDENCE-6).
-        """
+        """Whether a checkpoint agrees with the files that the log starts in its first segment."""
         loading = self.loading
         epochs = self._epochs.entries
         if loading.clean:
@@ -212,13 +210,13 @@ class Evidence:
                 segment.set_aside(self._directory, base)
         return bases[len(deletable) :]
 
-    def _missing(self, base: int, expected: str, found: str) -> CorruptRecordError:
+    def _missing_error(self, base: int, expected: str, found: str) -> CorruptRecordError:
         path = file_names.segment_path(self._directory, base)
         return CorruptRecordError("a segment is missing", path=path, expected=expected, found=found)
 
     # ---- what need not be read -------------------------------------------------------------------
 
-    def trusted(self, base: int, following: int | None) -> SegmentInfo | None:
+    def find_trusted(self, base: int, following: int | None) -> SegmentInfo | None:
         """The description of a segment that need not be read: unchanged since, or left by an
         orderly close.
         """
@@ -226,27 +224,29 @@ class Evidence:
         size = self.size(base)
         info = self._manifest.segments.get(base)
         closed = self._manifest.closed
-        indexed = self.indexed(base)
+        is_indexed = self.is_indexed(base)
         if following is None:
-            usable = closed is not None and closed.base == base and closed.size == size and indexed
-            return self._remembered(closed) if closed is not None and usable else None
-        below = following <= self.end
+            if closed is None or closed.base != base or closed.size != size or not is_indexed:
+                return None
+            return self._limit_description(closed)
+        is_settled = loading.clean or following <= self.end
         if (
             info is not None
             and info.size == size
             and info.next_offset == following
-            and indexed
-            and (loading.clean or below)
+            and is_indexed
+            and is_settled
         ):
-            return self._remembered(info)
+            return self._limit_description(info)
         if following - base > RELATIVE_MAX + 1:
             return None  # a cleaner of an old broker may have left offsets that no index holds
-        if not loading.clean and not below:
+        if not is_settled:
             return None
         if info is not None and not loading.foreign:
             self._check_sealed(info, size, following)
-        with contextlib.suppress(CorruptRecordError):
-            return self._from_files(base, size, following) if indexed else None
+        if is_indexed:
+            with contextlib.suppress(CorruptRecordError):
+                return self._describe_files(base, size, following)
         return None
 
     def size(self, base: int) -> int:
@@ -254,8 +254,8 @@ class Evidence:
         position can address.
         """
         path = file_names.segment_path(self._directory, base)
-        found = files.facts_of(path)
-        size = found.size if found else 0
+        facts = files.facts_of(path)
+        size = facts.size if facts else 0
         if size > segment.BATCH_BYTES_MAX:
             expected = f"at most {segment.BATCH_BYTES_MAX} bytes"
             raise CorruptRecordError(
@@ -263,41 +263,34 @@ class Evidence:
             )
         return size
 
-    def indexed(self, base: int) -> bool:
+    def is_indexed(self, base: int) -> bool:
         """Whether the index and its digests are there: one read of the segment now is cheaper than
         one for each seek.
         """
+        if file_names.file_name(base, file_names.INDEX) not in self._names:
+            return False
+        info = self._manifest.segments.get(base)
         closed = self._manifest.closed
-        info = (
-            closed
-            if closed is not None and closed.base == base
-            else self._manifest.segments.get(base)
-        )
-        needed = (
-            info is not None
-            and info.digested
-            and info.index_entries
-            and self.loading.write
-            and not self.loading.foreign
-        )
-        return {
-            file_names.file_name(base, each)
-            for each in (file_names.INDEX, file_names.DIGESTS)[: 2 if needed else 1]
-        } <= self._names
+        if closed is not None and closed.base == base:
+            info = closed
+        if info is None or not info.digested or not info.index_entries:
+            return True
+        if not self.loading.write or self.loading.foreign:
+            return True  # the digests are not used, or not written again
+        return file_names.file_name(base, file_names.DIGESTS) in self._names
 
     def transactions_in(self, base: int) -> int:
         """Entries of the transaction index of a segment, by the size of the file."""
         return transactions_in(self._directory, base)
 
-    def _remembered(self, info: SegmentInfo) -> SegmentInfo:
+    def _limit_description(self, info: SegmentInfo) -> SegmentInfo:
         """A known description, as far as it still holds: a broker's cleaner may write other headers
         of the same size.
         """
         if not self.loading.foreign:
             return info
-        entries = max(
-            info.transaction_entries, self.transactions_in(info.base)
-        )  # too many entries are expected: it is made again from the log
+        # if too many entries are expected, the index is made again from the log
+        entries = max(info.transaction_entries, self.transactions_in(info.base))
         return info._replace(
             flags=info.flags & ~DIGESTED, transaction_entries=entries, transaction_digest=0
         )
@@ -311,63 +304,67 @@ class Evidence:
         """
         if size < info.size or (size > info.size and self.loading.clean):
             path = file_names.segment_path(self._directory, info.base)
-            what = "short" if size < info.size else "long"
+            fault = "short" if size < info.size else "long"
             raise CorruptRecordError(
-                f"a sealed segment is too {what}",
+                f"a sealed segment is too {fault}",
                 path=path,
                 position=size,
                 expected=info.size,
                 found=size,
             )
-        joined = self._start is not None or (info.gapless and not self.loading.gaps_allowed)
-        if size == info.size and info.next_offset < following and joined:
-            raise self._missing(
+        must_join = self._start is not None or (info.gapless and not self.loading.gaps_allowed)
+        if size == info.size and info.next_offset < following and must_join:
+            raise self._missing_error(
                 info.next_offset, f"offset {info.next_offset}", f"offset {following}"
             )
 
-    def _from_files(self, base: int, size: int, following: int) -> SegmentInfo | None:
+    def _describe_files(self, base: int, size: int, following: int) -> SegmentInfo | None:
         """A sealed segment that an orderly broker left; None if its last time-index entry is
         wrong.
         """
-        found = info_from_files(self._directory, base, size, following)
-        if found is None:
+        description = info_from_files(self._directory, base, size, following)
+        if description is None:
             return None
         epoch = self._epochs.epoch_for(following - 1) if following > base else -1
-        if found.end is not None:
-            self.note_gap(found.end, following)
-        return found.info._replace(epoch=max(epoch, 0))
+        if description.end is not None:
+            self.note_gap(description.end, following)
+        return description.info._replace(epoch=max(epoch, 0))
 
-    def described(self, base: int, size: int) -> SegmentInfo | None:
+    def find_described(self, base: int, size: int) -> SegmentInfo | None:
         """The description of the whole last segment; after a broker only if the size is
         unchanged.
         """
         closed = self._manifest.closed
-        info = closed if closed is not None and closed.base == base else self._known.get(base)
+        info = self._known.get(base)
+        if closed is not None and closed.base == base:
+            info = closed
         if info is None or not self.loading.foreign:
             return info
-        return self._remembered(info) if info.size == size else None
+        if info.size != size:
+            return None
+        return self._limit_description(info)
 
     # ---- what is compared while a segment is read --------------------------------------------------
 
-    def points(self, base: int) -> list[Point]:
+    def known_parts(self, base: int) -> list[KnownPart]:
         """The known first bytes of a segment, the longest last."""
-        strict = self._start is not None
+        is_strict = self._start is not None
         clean = self.loading.clean
         closed = self._closed
-        found = []
+        parts = []
         info = self._known.get(base)
-        # else a cut may have followed
-        if info is not None and (strict or closed is None or closed.base != base):
-            found.append(_point(info, info.next_offset <= self.end and (strict or clean)))
+        # else a cut may have followed: only a manifest with a START record describes no cut bytes
+        if info is not None and (is_strict or closed is None or closed.base != base):
+            parts.append(_known_part(info, info.next_offset <= self.end and (is_strict or clean)))
         if closed is not None and closed.base == base:
-            found.append(_point(closed, strict or clean))
+            parts.append(_known_part(closed, is_strict or clean))
         floor = self.loading.floor
         if floor is not None and floor.segment_base == base:
             digest = floor.digest if floor.flags & DIGESTED else None
-            found.append(
-                Point(floor.segment_size, floor.log_end, digest, bool(floor.flags & GAPLESS), True)
-            )
-        return sorted(found, key=lambda point: (point.size, point.must))
+            gapless = bool(floor.flags & GAPLESS)
+            part = KnownPart(floor.segment_size, floor.log_end, digest, gapless, must=True)
+            parts.append(part)
+        return sorted(parts, key=lambda part: (part.size, part.must))
 
     def is_described(self, base: int) -> bool:
         """Whether embedlog has described the segment, or the log has no gaps: then its name bounds
@@ -383,10 +380,10 @@ class Evidence:
         """Whether offsets may be missing in a segment."""
         if self.loading.foreign:
             return True
-        points = self.points(base)
+        parts = self.known_parts(base)
         start = self._start
-        if points:
-            return not points[-1].gapless
+        if parts:
+            return not parts[-1].gapless
         if start is None or start.gaps_base == base:
             return True
         return self.loading.gaps_allowed and not last
@@ -397,29 +394,29 @@ class Evidence:
         """
         if following is None or end == following:
             return True
-        known = self._known.get(base)
-        if self._start is not None and known is not None:
-            gaps = not known.gapless and known.next_offset == following
+        info = self._known.get(base)
+        if self._start is not None and info is not None:
+            may_have_gap = not info.gapless and info.next_offset == following
         else:
-            gaps = (
+            may_have_gap = (
                 self.loading.gaps_allowed
                 or not self.has_no_gaps
-                or (known is not None and not known.gapless)
+                or (info is not None and not info.gapless)
             )
-        return gaps and end < following
+        return may_have_gap and end < following
 
     def note_gap(self, end: int, following: int) -> None:
         """Note missing offsets: the changes of a broker are not known."""
         if end < following and not self.has_no_gaps and not self.loading.gaps_allowed:
             self._gaps.append((end, following))
 
-    def name_gaps(self, bases: list[int]) -> None:
+    def report_gaps(self, bases: list[int]) -> None:
         """Warn of missing offsets that nothing explains. `bases` are the segments, of which some
         were not read.
         """
         if not self._gaps or self._is_compacted(bases):
             return
-        for end, following in self._gaps[:GAPS_NAMED_MAX]:
+        for end, following in self._gaps[:GAPS_REPORTED_MAX]:
             logger.warning(
                 "%s: offsets %d to %d are missing, and there is no sign of a compaction",
                 self._directory,
@@ -437,17 +434,16 @@ class Evidence:
         path = file_names.segment_path(self._directory, base)
         self.signs.begin(base)
         with files.opened(path) as fd:
-            for batches in segment.Walk(
-                fd, path, Chain(gaps_allowed=True), 0, self.size(base), bounded=False
-            ):
+            size = self.size(base)
+            walk = segment.Walk(fd, path, Chain(gaps_allowed=True), 0, size, bounded=False)
+            for batches in walk:
                 self.signs.add(batches)
         return self.signs.found
 
 
-def _point(info: SegmentInfo, must: bool) -> Point:
-    return Point(
-        info.size, info.next_offset, info.digest if info.digested else None, info.gapless, must
-    )
+def _known_part(info: SegmentInfo, must: bool) -> KnownPart:
+    digest = info.digest if info.digested else None
+    return KnownPart(info.size, info.next_offset, digest, info.gapless, must)
 
 
 class Run:
@@ -467,8 +463,8 @@ class Run:
         leaps = np.flatnonzero(bases != before)
         self.gapless = self.gapless and not len(leaps)
         self.has_gap = bool(len(leaps)) and int(leaps[-1]) == len(bases) - 1
-        if len(self.gaps) < GAPS_NAMED_MAX:
-            self.gaps += [(int(before[at]), int(bases[at])) for at in leaps[:GAPS_NAMED_MAX]]
+        if len(self.gaps) < GAPS_REPORTED_MAX:
+            self.gaps += [(int(before[row]), int(bases[row])) for row in leaps[:GAPS_REPORTED_MAX]]
         self._end = int(ends[-1])
         self.leap = segment.Leap(
             int(batches["position"][-1]), int(before[-1]), int(bases[-1]), self._end
@@ -478,49 +474,61 @@ class Run:
 class Comparison:
     """Compares the known first bytes of a segment while it is read."""
 
-    def __init__(self, path: Path, points: list[Point]) -> None:
+    def __init__(self, path: Path, parts: list[KnownPart]) -> None:
         self._path = path
-        self._left = list(points)
+        self._parts = list(parts)  # that were not compared yet, the shortest first
         self.proven = -1  # the end of the longest known part that was found unchanged
 
-    def passed(self, batches: Batches, before: NDArray[np.uint64]) -> None:
+    def compare_batches(self, batches: Batches, before: NDArray[np.uint64]) -> None:
         """Compare at these batches; `before`: the chain digest before each. Raises
         CorruptRecordError.
         """
         positions = batches["position"]
-        while self._left and self._left[0].size <= positions[-1]:
-            point = self._left.pop(0)
-            at = int(np.searchsorted(positions, point.size))
-            self._compare(
-                point, int(before[at]) if positions[at] == point.size else None, always=False
-            )
+        while self._parts and self._parts[0].size <= positions[-1]:
+            part = self._parts.pop(0)
+            row = int(np.searchsorted(positions, part.size))
+            digest = None
+            if positions[row] == part.size:
+                digest = int(before[row])
+            self._compare(part, digest, always=False)
 
-    def ended(self, end: int, digest: int, problem: Problem | None) -> None:
+    def compare_end(self, end: int, digest: int, problem: Problem | None) -> None:
         """Compare where the good batches end. Raises CorruptRecordError."""
-        for point in self._left:
-            if point.size == end:
-                self._compare(point, digest, always=True)
-            elif point.size > end and point.must:
-                raise CorruptRecordError(
-                    problem.message if problem else "the file ends inside a batch, or before it",
-                    path=self._path,
-                    position=problem.position if problem else end,
-                    expected=f"offsets up to {point.next_offset - 1}, in {point.size} bytes"
-                    if problem is None or problem.expected is None
-                    else problem.expected,
-                    found=f"good batches up to byte {end}"
-                    if problem is None or problem.found is None
-                    else problem.found,
-                )
+        for part in self._parts:
+            if part.size == end:
+                self._compare(part, digest, always=True)
+            elif part.size > end and part.must:
+                raise self._missing_bytes(part, end, problem)
 
-    def _compare(self, point: Point, found: int | None, *, always: bool) -> None:
-        if (point.digest is None and found is not None) or point.digest == found:
-            self.proven = point.size
-        elif point.must or always:
+    def _missing_bytes(
+        self, part: KnownPart, end: int, problem: Problem | None
+    ) -> CorruptRecordError:
+        message = "the file ends inside a batch, or before it"
+        position = end
+        expected: int | str = f"offsets up to {part.next_offset - 1}, in {part.size} bytes"
+        found: int | str = f"good batches up to byte {end}"
+        if problem is not None:
+            message = problem.message
+            position = problem.position
+            if problem.expected is not None:
+                expected = problem.expected
+            if problem.found is not None:
+                found = problem.found
+        return CorruptRecordError(
+            message, path=self._path, position=position, expected=expected, found=found
+        )
+
+    def _compare(self, part: KnownPart, digest: int | None, *, always: bool) -> None:
+        if (part.digest is None and digest is not None) or part.digest == digest:
+            self.proven = part.size
+        elif part.must or always:
+            found = "no batch that begins here"
+            if digest is not None:
+                found = f"{digest:016x}"
             raise CorruptRecordError(
                 interval_digests.OTHERS,
                 path=self._path,
-                position=point.size,
-                expected=f"digest {point.digest or 0:016x}",
-                found="no batch that begins here" if found is None else f"{found:016x}",
+                position=part.size,
+                expected=f"digest {part.digest or 0:016x}",
+                found=found,
             )

@@ -1,20 +1,20 @@
 """Loads a partition from its files, closed in order or not, and makes the tuple that its control
 page publishes (format.md 5).
 
-LOADER-1  a bad batch above the durable offset is a torn tail: copied aside, cut, reported. A load
-    without the right to write describes in `Loaded.cut` what it would cut
-LOADER-2  a bad batch below it is corruption: an error, and no byte of the partition is changed
-LOADER-3  batches after a gap are never used again: they are set aside with the cut. This holds only
-    where embedlog wrote the log (`Evidence.has_no_gaps`). What others left is cut only at its end,
-    and only where no batch with a valid checksum follows
-LOADER-4  files change only if `Loading.write`, under the append lock, in an order that can be
-    interrupted anywhere
-LOADER-5  an unclean recovery after a reboot, and every cut below a published end, begins a new
-    leader epoch
-LOADER-6  a segment of others with offsets that an index cannot hold is split first (`overflow`). A
-    load without the right to write reads it without indexes, and continues the log in an empty
-    segment after it. Its batches must be valid, rise, end below the next segment, and not differ by
-    one changed bit from an offset that continues the log
+- A bad batch above the durable offset is a torn tail: copied aside, cut, reported. A load without
+  the right to write describes in `Loaded.cut` what it would cut.
+- A bad batch below it is corruption: an error, and no byte of the partition is changed.
+- Batches after a gap are never used again: they are set aside with the cut. This holds only where
+  embedlog wrote the log (`Evidence.has_no_gaps`). What others left is cut only at its end, and only
+  where no batch with a valid checksum follows.
+- Files change only if `Loading.write`, under the append lock, in an order that can be interrupted
+  anywhere.
+- An unclean recovery after a reboot, and every cut below a published end, begins a new leader
+  epoch.
+- A segment of others with offsets that an index cannot hold is split first (`overflow`). A load
+  without the right to write reads it without indexes, and continues the log in an empty segment
+  after it. Its batches must be valid, rise, end below the next segment, and not differ by one
+  changed bit from an offset that continues the log.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ logger = logging.getLogger("embedlog")
 _Examined = tuple[SegmentInfo, Published, bool]  # whole: no byte had to be cut
 
 
-def _times(info: SegmentInfo) -> tuple[int, int, int]:
+def _times_of(info: SegmentInfo) -> tuple[int, int, int]:
     """The fields that come from the time index of a segment."""
     return info.time_entries, info.max_timestamp, info.max_timestamp_offset
 
@@ -58,7 +58,7 @@ class Loaded:
     published: Published
     segments: list[SegmentInfo]
     epochs: checkpoints.EpochCache
-    history: history.History
+    history: history.ProducerHistory
     cut: list[str] = field(default_factory=list)  # descriptions of the cuts
     epochs_differ: bool = False  # from those in the leader-epoch-checkpoint
     spent_s: float = 0.0
@@ -72,15 +72,15 @@ def load(loading: Loading) -> Loaded:
     began_s = monotonic()
     manifest = Manifest(loading.directory, loading.topic_id)
     manifest.refresh()
-    known = {} if loading.gaps_allowed else manifest.segments
+    known_segments = {} if loading.gaps_allowed else manifest.segments
     while True:
         names = leftovers.settle(
-            loading.directory, known, write=loading.write, foreign=loading.foreign
+            loading.directory, known_segments, write=loading.write, foreign=loading.foreign
         )
         try:
             loaded = _Loader(loading, names, manifest).run()
             break
-        except _OverflowError as problem:  # LOADER-6
+        except _OverflowError as problem:
             logger.warning(
                 "split %s: offsets exceed its base by more than 2^31 - 1, as a broker's cleaner "
                 "before Kafka 1.1 left them",
@@ -110,8 +110,9 @@ class _Loader:
         self.names = set(names)
         self.bases = file_names.bases(names)
         self.epochs = checkpoints.EpochCache()
-        # it is made again
-        with contextlib.suppress(*(log_epochs.DAMAGE if loading.in_set else ())):
+        # in a set a damaged checkpoint is made again
+        ignored = log_epochs.DAMAGE if loading.in_set else ()
+        with contextlib.suppress(*ignored):
             self.epochs = checkpoints.read_epochs(self.directory / file_names.EPOCHS)
         self.stored_epochs = list(self.epochs.entries)
         self.manifest = manifest
@@ -126,41 +127,48 @@ class _Loader:
 
     def run(self) -> Loaded:
         work = self.loading.work
-        with work.piece(sum(map(self._size, self.bases)) if work else 0) as self.passed:
+        size_bytes = 0
+        if work:
+            size_bytes = sum(self._size_of(base) for base in self.bases)
+        with work.piece(size_bytes) as self.passed:
             return self._run()
 
-    def _size(self, base: int) -> int:
+    def _size_of(self, base: int) -> int:
         path = file_names.segment_path(self.directory, base)
         facts = files.facts_of(path)
-        return 0 if facts is None else facts.size
+        if facts is None:
+            return 0
+        return facts.size
 
     def _run(self) -> Loaded:
         self._check_range()
-        self.bases = self.evidence.check_bases(self.bases) or [self._first_segment()]
+        self.bases = self.evidence.check_bases(self.bases)
+        if not self.bases:
+            self.bases = [self._begin_log()]
         segments: list[SegmentInfo] = []
         active: Published | None = None
         for number, base in enumerate(self.bases):
-            last = number + 1 == len(self.bases)
-            following = None if last else self.bases[number + 1]
-            trusted = self.evidence.trusted(base, following)
-            if trusted is not None and not last:
+            is_last = number + 1 == len(self.bases)
+            following = None if is_last else self.bases[number + 1]
+            trusted = self.evidence.find_trusted(base, following)
+            if trusted is not None and not is_last:
                 segments.append(trusted)
                 self.chain = Chain(trusted.next_offset, trusted.epoch)
                 self.passed(trusted.size)
                 continue
-            info, active, whole = self._examine(base, following, closed=trusted)
+            info, active, is_whole = self._examine(base, following, closed=trusted)
             segments.append(info)
-            if not whole and not last:
+            if not is_whole and not is_last:
                 self._drop(self.bases[number + 1 :])
                 break
-            if last and segment.overflows(base, info.next_offset):  # only a reader comes here
+            if is_last and segment.overflows(base, info.next_offset):  # only a reader comes here
                 info, active, _ = self._examine(info.next_offset, None, None)
                 segments.append(info)
         if active is None:
             raise AssertionError("the last segment is always examined")
         return self._finish(segments, active)
 
-    def _first_segment(self) -> int:
+    def _begin_log(self) -> int:
         base = self.evidence.log_start
         if self.loading.write:
             segment.create(self.directory, base, self.loading.mode, self.loading.allocate_bytes)
@@ -187,11 +195,9 @@ class _Loader:
         Whole: no byte had to be cut.
         """
         path = file_names.segment_path(self.directory, base)
-        # created just now: reserved bytes are not data
-        size = self.evidence.size(base) if path.name in self.names else 0
-        # a reader of a partition without any write yet
-        if path.name not in self.names and not self.loading.write:
-            info = SegmentInfo(
+        has_file = path.name in self.names
+        if not has_file and not self.loading.write:  # of a partition without any write yet
+            empty = SegmentInfo(
                 base,
                 0,
                 base,
@@ -199,31 +205,31 @@ class _Loader:
                 flags=GAPLESS | DIGESTED,
                 min_timestamp=EMPTY_MS,
             )
-            return info, published_of(info, 0, 0), True
-        short = None
+            return empty, published_of(empty, 0, 0), True
+        # of a file that was created just now the reserved bytes are not data
+        size = self.evidence.size(base) if has_file else 0
         if (
             following is None
             and (self.loading.clean or closed is not None)
-            and self.evidence.indexed(base)
+            and self.evidence.is_indexed(base)
         ):
+            info = None
             # an index that cannot be read is made again from the log
             with contextlib.suppress(CorruptRecordError):
-                short = self._from_last_entry(base, path, size)
-            if short is not None:
-                return (
-                    short,
-                    published_of(short, size - self._last_position(base), short.time_entries),
-                    True,
-                )
+                info = self._read_from_last_entry(base, path, size)
+            if info is not None:
+                bytes_since_entry = size - self._last_position(base)
+                return info, published_of(info, bytes_since_entry, info.time_entries), True
         return self._scan(base, path, size, following)
 
     def _last_position(self, base: int) -> int:
-        last = index.last(
-            file_names.segment_path(self.directory, base, file_names.INDEX), index.OFFSET_ENTRY
-        ).entry
-        return last[1] if last else 0
+        path = file_names.segment_path(self.directory, base, file_names.INDEX)
+        entry = index.last(path, index.OFFSET_ENTRY).entry
+        if entry is None:
+            return 0
+        return entry[1]
 
-    def _from_last_entry(self, base: int, path: Path, size: int) -> SegmentInfo | None:
+    def _read_from_last_entry(self, base: int, path: Path, size: int) -> SegmentInfo | None:
         """The active segment after an orderly close, read from its last index entry. None if log
         and index do not agree.
         """
@@ -231,54 +237,70 @@ class _Loader:
         if paths.offset_index.name not in self.names or paths.time_index.name not in self.names:
             return None
         entries, last, _ = index.last(paths.offset_index, index.OFFSET_ENTRY)
-        start = last[1] if last else 0
-        known = self.evidence.described(base, size)
-        states = known is not None and known.digested
-        if (last and not 0 <= start < size) or (known is not None and known.size != size):
-            return None  # it points outside the log, or the size of the log has changed
-        state = self._seed(base, entries, start) if states else interval_digests.State()
+        start = 0
+        last_offset = None
+        if last is not None:
+            start = last[1]
+            last_offset = base + last[0]
+        known_info = self.evidence.find_described(base, size)
+        has_digest = known_info is not None and known_info.digested
+        if last is not None and not 0 <= start < size:
+            return None  # it points outside the log
+        if known_info is not None and known_info.size != size:
+            return None
+        state: interval_digests.State | None = interval_digests.State()
+        if has_digest:
+            state = self._find_chain(base, entries, start)
         if state is None:
             return None  # a digest record is missing: that costs time
-        gaps = not known.gapless if known is not None else self.evidence.gaps_in(base, last=True)
-        chain = Chain(-1 if last else base, -1, state.digest, gaps_allowed=gaps)
+        if known_info is not None:
+            has_gaps = not known_info.gapless
+        else:
+            has_gaps = self.evidence.gaps_in(base, last=True)
+        expected = base if last is None else -1
+        chain = Chain(expected, -1, state.digest, gaps_allowed=has_gaps)
         if size == 0:
             chain.next_offset = base
-        elif not self._walked_from(
-            path, chain, start, size, None if last is None else base + last[0]
-        ):
+        elif not self._walk_from(path, chain, start, size, last_offset):
             return None
-        if known is not None and (
-            chain.next_offset != known.next_offset or (states and chain.digest != known.digest)
-        ):
-            return None  # a full read shows what is wrong
+        if known_info is not None:
+            # a full read shows what is wrong
+            if chain.next_offset != known_info.next_offset:
+                return None
+            if has_digest and chain.digest != known_info.digest:
+                return None
         described = info_from_files(self.directory, base, size, chain.next_offset)
-        if described is None or (known is not None and _times(known) != _times(described.info)):
+        if described is None:
+            return None
+        if known_info is not None and _times_of(known_info) != _times_of(described.info):
             return None  # the time index was changed: make it again
-        found = described.info._replace(epoch=max(chain.epoch, self.chain.epoch, 0), kind=CLOSED)
-        if known is None and size == 0:
-            return found._replace(flags=GAPLESS | DIGESTED, min_timestamp=EMPTY_MS)
-        if known is None:
-            return found
-        return found._replace(
-            digest=known.digest,
-            transaction_entries=known.transaction_entries,
-            created_ms=known.created_ms,
-            flags=known.flags,
-            transaction_digest=known.transaction_digest,
-            min_timestamp=known.min_timestamp,
-            lateness_ms=known.lateness_ms,
+        info = described.info._replace(epoch=max(chain.epoch, self.chain.epoch, 0), kind=CLOSED)
+        if known_info is None:
+            if size == 0:
+                info = info._replace(flags=GAPLESS | DIGESTED, min_timestamp=EMPTY_MS)
+            return info
+        return info._replace(
+            digest=known_info.digest,
+            transaction_entries=known_info.transaction_entries,
+            created_ms=known_info.created_ms,
+            flags=known_info.flags,
+            transaction_digest=known_info.transaction_digest,
+            min_timestamp=known_info.min_timestamp,
+            lateness_ms=known_info.lateness_ms,
         )
 
-    def _seed(self, base: int, entries: int, start: int) -> interval_digests.State | None:
+    def _find_chain(self, base: int, entries: int, start: int) -> interval_digests.State | None:
         """The chain digest at the last index entry, or at the start of the segment; None if it is
         not known.
         """
         if not entries:
             return interval_digests.State()
         with interval_digests.open_records(self.directory, base) as records:
-            return records.state_at(entries - 1, start) if records is not None else None
+            if records is None:
+                return None
+            return records.state_at(entries - 1, start)
 
-    def _walked_from(
+    def _walk_from(
         self, path: Path, chain: Chain, start: int, size: int, last_offset: int | None
     ) -> bool:
         """Whether all batches from an index entry on are good, and the first one is the batch of
@@ -292,10 +314,10 @@ class _Loader:
                         return False  # the index entry is wrong: read everything
                     last_offset = None
                 self.has_producers = self.has_producers or any(
-                    each.producer_id >= 0 for each in heads
+                    head.producer_id >= 0 for head in heads
                 )
-                for each in heads:
-                    self._note_epoch(each.leader_epoch, each.base_offset)
+                for head in heads:
+                    self._note_epoch(head.leader_epoch, head.base_offset)
         return walk.problem is None and walk.end == size and last_offset is None
 
     def _scan(
@@ -304,31 +326,35 @@ class _Loader:
         path: Path,
         size: int,
         following: int | None,
-        agreed: segment.Walk | None = None,
+        agreed_walk: segment.Walk | None = None,
     ) -> _Examined:
         """Read a segment whole; if digests or epochs disagree, read it a second time up to the last
         agreement.
         """
         loading = self.loading
-        own = not self.loading.foreign
+        is_own = not self.loading.foreign
         builder = index.Builder(base, loading.interval_bytes)
         self.read_again.append(base)
-        gaps = self.evidence.gaps_in(base, last=following is None)
-        chain = Chain(max(self.chain.next_offset, base), self.chain.epoch, gaps_allowed=gaps)
+        may_have_gaps = self.evidence.gaps_in(base, last=following is None)
+        chain = Chain(
+            max(self.chain.next_offset, base), self.chain.epoch, gaps_allowed=may_have_gaps
+        )
         run = Run(base)
         self.evidence.signs.begin(base)
-        comparison = Comparison(path, self.evidence.points(base))
-        end = size if agreed is None or agreed.agreed is None else agreed.agreed
-        epochs = self.epochs if own else None
+        comparison = Comparison(path, self.evidence.known_parts(base))
+        end = size
+        if agreed_walk is not None and agreed_walk.agreed is not None:
+            end = agreed_walk.agreed
+        epochs = self.epochs if is_own else None
         with (
             files.opened(path) as fd,
-            interval_digests.open_records(self.directory, base, usable=own) as records,
+            interval_digests.open_records(self.directory, base, usable=is_own) as records,
         ):
             walk = segment.Walk(
                 fd, path, chain, 0, end, records, epochs, bounded=self.evidence.is_described(base)
             )
             for batches in walk:
-                comparison.passed(batches, walk.before)
+                comparison.compare_batches(batches, walk.before)
                 run.add(batches)
                 self.evidence.signs.add(batches)
                 builder.add(batches, walk.before)
@@ -338,12 +364,13 @@ class _Loader:
             return self._scan(base, path, size, following, walk)
         chain.next_offset = max(chain.next_offset, base)
         self.chain = Chain(chain.next_offset, chain.epoch)
-        problem = agreed.problem if agreed else walk.problem
-        comparison.ended(walk.end, chain.digest, problem)
+        problem = walk.problem
+        if agreed_walk is not None:
+            problem = agreed_walk.problem
+        comparison.compare_end(walk.end, chain.digest, problem)
         if walk.end < size:
-            self._check_torn(
-                base, path, walk.end, size, problem, run, proven=comparison.proven == walk.end
-            )
+            is_proven = comparison.proven == walk.end
+            self._check_torn(base, path, walk.end, size, problem, run, proven=is_proven)
         self._check_leap(base, path, run, following)
         overflows = segment.overflows(base, chain.next_offset)
         if overflows and loading.write:
@@ -352,46 +379,53 @@ class _Loader:
             self._cut(base, path, walk.end, size, problem)
         for gap in run.gaps:
             self.evidence.note_gap(*gap)
-        whole = walk.end == size and self.evidence.follows(base, chain.next_offset, following)
+        is_whole = walk.end == size and self.evidence.follows(base, chain.next_offset, following)
         if following is not None:
             builder.add_time_entry()
         if loading.write:
             builder.write(self.directory, loading.mode)
         end = chain.next_offset
         gapless = run.gapless
-        if following is not None and whole and end < following:
+        if following is not None and is_whole and end < following:
             self.evidence.note_gap(end, following)
             # its last records were compacted away
             end = following
             gapless = False
+        info = self._describe_scanned(builder, walk.end, end, chain, gapless=gapless)
+        if overflows:
+            # what a broker has written there does not count
+            info = info._replace(index_entries=0, time_entries=0)
+        published = published_of(
+            info, builder.bytes_since_entry, info.time_entries, builder.last_time_entry
+        )
+        return info, published, is_whole
+
+    def _describe_scanned(
+        self, builder: index.Builder, size: int, next_offset: int, chain: Chain, *, gapless: bool
+    ) -> SegmentInfo:
+        """The description of a segment that was read whole, with the best known times."""
+        base = builder.base
         times: Published | SegmentInfo | index.Builder = (
-            self.manifest.find_times(base, walk.end, chain.digest) or builder
+            self.manifest.find_times(base, size, chain.digest) or builder
         )
         floor = self.loading.floor
-        if floor is not None and (floor.segment_base, floor.segment_size, floor.digest) == (
-            base,
-            walk.end,
-            chain.digest,
+        if (
+            floor is not None
+            and floor.segment_base == base
+            and floor.segment_size == size
+            and floor.digest == chain.digest
         ):
             times = floor  # headers rarely contain the smallest timestamp
-        info = built_info(builder, walk.end, end, chain.digest, max(chain.epoch, 0))._replace(
+        info = built_info(builder, size, next_offset, chain.digest, max(chain.epoch, 0))
+        info = info._replace(
             flags=DIGESTED | (GAPLESS if gapless else 0),
             min_timestamp=times.min_timestamp,
             lateness_ms=times.lateness_ms,
         )
-        if overflows:
-            # what a broker has written there does not count
-            info = info._replace(index_entries=0, time_entries=0)
-        if not loading.write and not self._has_times(builder):
+        if not self.loading.write and not self._has_times(builder):
             # a search for a time then starts at the segment's start
             info = info._replace(time_entries=0)
-        return (
-            info,
-            published_of(
-                info, builder.bytes_since_entry, info.time_entries, builder.last_time_entry
-            ),
-            whole,
-        )
+        return info
 
     def _has_times(self, builder: index.Builder) -> bool:
         """Whether the time index on disk begins with the entries that were built."""
@@ -438,25 +472,31 @@ class _Loader:
         """
         durable = self.evidence.end
         lost_from = self.chain.next_offset
-        torn = not self.loading.clean or proven or lost_from == self.loading.recovery_point > 0
-        torn = torn and (problem is None or problem.torn)
-        if torn and lost_from >= durable and self.evidence.gaps_in(base, last=False):
-            lower = self._lower_at(path, end, size)
-            torn = lower is None or lower >= (lost_from if run.has_gap else durable)
-        if torn and not self.evidence.has_no_gaps:
-            torn = base == self.bases[-1] and segment.has_batch(path, end, size) is False
-        if lost_from < durable or not torn:
-            raise CorruptRecordError(
-                problem.message if problem else "the file ends inside a batch that was durable",
-                path=path,
-                position=problem.position if problem else end,
-                expected=f"offsets up to {durable}"
-                if problem is None or problem.expected is None
-                else problem.expected,
-                found=f"none from {lost_from} on"
-                if problem is None or problem.found is None
-                else problem.found,
-            )
+        is_torn = not self.loading.clean or proven or lost_from == self.loading.recovery_point > 0
+        if problem is not None and not problem.torn:
+            is_torn = False
+        if is_torn and lost_from >= durable and self.evidence.gaps_in(base, last=False):
+            next_offset = self._offset_at(path, end, size)
+            lowest = lost_from if run.has_gap else durable
+            is_torn = next_offset is None or next_offset >= lowest
+        if is_torn and not self.evidence.has_no_gaps:
+            is_torn = base == self.bases[-1] and segment.has_batch(path, end, size) is False
+        if lost_from >= durable and is_torn:
+            return
+        message = "the file ends inside a batch that was durable"
+        position = end
+        expected: int | str = f"offsets up to {durable}"
+        found: int | str = f"none from {lost_from} on"
+        if problem is not None:
+            message = problem.message
+            position = problem.position
+            if problem.expected is not None:
+                expected = problem.expected
+            if problem.found is not None:
+                found = problem.found
+        raise CorruptRecordError(
+            message, path=path, position=position, expected=expected, found=found
+        )
 
     def _check_leap(self, base: int, path: Path, run: Run, following: int | None) -> None:
         """Offsets that leave the range of a segment must be those that were written. Raises
@@ -467,21 +507,24 @@ class _Loader:
             return
         overlaps = following is not None and leap.end > following
         if overlaps or (leap.is_damage(base) and leap.found >= self.evidence.end):
+            expected = f"offset {leap.expected}"
+            if following is not None:
+                expected = f"an offset below {following}"
             raise CorruptRecordError(
                 f"{segment.LEAPT}; {checkpoints.WAY_OUT}",
                 path=path,
                 position=leap.position,
-                expected=f"offset {leap.expected}"
-                if following is None
-                else f"an offset below {following}",
+                expected=expected,
                 found=leap.found,
             )
 
     def _cut(self, base: int, path: Path, end: int, size: int, problem: Problem | None) -> None:
         lost_from = self.chain.next_offset
-        what = problem.message if problem else "the file ends inside a batch"
+        reason = "the file ends inside a batch"
+        if problem is not None:
+            reason = problem.message
         self.cut.append(
-            f"{path}: {size - end} bytes from byte {end} on, offset {lost_from}: {what}"
+            f"{path}: {size - end} bytes from byte {end} on, offset {lost_from}: {reason}"
         )
         if self.loading.write:
             logger.warning(
@@ -490,15 +533,10 @@ class _Loader:
                 end,
                 path,
                 lost_from,
-                what,
+                reason,
             )
-            segment.copy_aside(
-                path,
-                end,
-                size,
-                self.directory / f"{file_names.CUT}{base:020d}-{end}",
-                self.loading.mode,
-            )
+            copy = self.directory / f"{file_names.CUT}{base:020d}-{end}"
+            segment.copy_aside(path, end, size, copy, self.loading.mode)
             with files.opened(path, files.WRITE) as fd:
                 files.truncate(fd, end, path)
 
@@ -521,7 +559,7 @@ class _Loader:
                 segment.set_aside(self.directory, base)
 
     @staticmethod
-    def _lower_at(path: Path, position: int, size: int) -> int | None:
+    def _offset_at(path: Path, position: int, size: int) -> int | None:
         """The base offset of the batch at a position, if its checksum is right."""
         with files.opened(path) as fd:
             for batches in segment.Walk(fd, path, Chain(gaps_allowed=True), position, size):
@@ -529,6 +567,31 @@ class _Loader:
         return None
 
     # ---- the end ---------------------------------------------------------------------------------
+
+    def _settle_epochs(self, active: Published, first_base: int, start: int) -> None:
+        """Bring the epochs up to the end of the log, from its `start` on, with a new one if records
+        may be lost.
+        """
+        loading = self.loading
+        end = active.log_end
+        if loading.in_set:
+            whole = active._replace(log_start=start)
+            self.epochs, _ = log_epochs.read_or_make(
+                self.directory, whole, digests=loading.write and not loading.foreign
+            )
+        # before the cut: an epoch that was read is never used again
+        seen_epoch = max(self.epochs.latest_epoch, active.epoch)
+        self._take_seen_epochs()
+        seen_epoch = max(self.epochs.latest_epoch, seen_epoch)
+        self.epochs.truncate_from_end(end)
+        if self._needs_epoch(end, first_base):
+            self.epochs.assign(seen_epoch + 1, end)
+        elif self.epochs.latest_epoch < seen_epoch and (seen_epoch > 0 or loading.in_set):
+            # of removed records; in a set it may be a promise (QUORUM-3)
+            self.epochs.assign(seen_epoch, end)
+        elif self.epochs.latest_epoch < 0:
+            self.epochs.assign(0, first_base)
+        self.epochs.truncate_from_start(start)
 
     def _take_seen_epochs(self) -> None:
         """Complete the epochs by those of the batches that were read; a checkpoint of a broker that
@@ -569,11 +632,9 @@ class _Loader:
         floor = self.loading.floor
         if not loading.in_set or not loading.gaps_allowed:
             return 0
-        return (
-            floor.purged_to
-            if floor is not None and floor.generation % 2 == 0
-            else active.segment_base
-        )
+        if floor is not None and floor.generation % 2 == 0:
+            return floor.purged_to
+        return active.segment_base
 
     def _finish(self, segments: list[SegmentInfo], active: Published) -> Loaded:
         loading = self.loading
@@ -587,29 +648,11 @@ class _Loader:
                 found=end,
             )
         self._check_durable_end(active)
-        self.evidence.name_gaps([info.base for info in segments if info.size])
-        if loading.in_set:
-            whole = active._replace(log_start=max(log_start, segments[0].base))
-            self.epochs, _ = log_epochs.read_or_make(
-                self.directory, whole, digests=loading.write and not loading.foreign
-            )
-        # before the cut: an epoch that was read is never used again
-        seen_epoch = max(self.epochs.latest_epoch, active.epoch)
-        self._take_seen_epochs()
-        seen_epoch = max(self.epochs.latest_epoch, seen_epoch)
-        self.epochs.truncate_from_end(end)
-        if self._needs_epoch(end, segments[0].base):
-            self.epochs.assign(seen_epoch + 1, end)
-        elif self.epochs.latest_epoch < seen_epoch and (seen_epoch > 0 or loading.in_set):
-            # of removed records; in a set it may be a promise (QUORUM-3)
-            self.epochs.assign(seen_epoch, end)
-        elif self.epochs.latest_epoch < 0:
-            self.epochs.assign(0, segments[0].base)
+        self.evidence.report_gaps([info.base for info in segments if info.size])
         start = max(log_start, segments[0].base)
-        self.epochs.truncate_from_start(start)
-        epoch = max(self.epochs.latest_epoch, 0)
-        # it is continued, so it must be complete
-        if not history.index_holds(self.directory, segments[-1]):
+        self._settle_epochs(active, segments[0].base, start)
+        # the index of the active segment is continued, so it must be complete
+        if not history.is_index_valid(self.directory, segments[-1]):
             self.read_again = [*self.read_again, segments[-1].base]
             self.has_producers = True
         past = history.load(
@@ -629,7 +672,7 @@ class _Loader:
             transaction_entries=segments[-1].transaction_entries,
             transaction_digest=segments[-1].transaction_digest,
             log_start=start,
-            epoch=epoch,
+            epoch=max(self.epochs.latest_epoch, 0),
             purged_to=self._purged_to(active),
             first_timestamp=segment.first_timestamp(
                 self.directory, active.segment_base, active.segment_size
@@ -641,6 +684,6 @@ class _Loader:
             segments,
             self.epochs,
             past,
-            self.cut,
-            self.epochs.entries != self.stored_epochs,
+            cut=self.cut,
+            epochs_differ=self.epochs.entries != self.stored_epochs,
         )

@@ -1,31 +1,29 @@
 """This module makes the leader epochs of a log again from its batches, if the
 leader-epoch-checkpoint is missing or damaged.
 
-LOGEPOCHS-1  a checkpoint covers a log if its first epoch starts at the log start. Otherwise entries
-    are missing: a follower would not be cut where its log and that of the leader diverge
-    (REPLICA-2)
-LOGEPOCHS-2  epochs never fall within a log. A segment that begins in the epoch in which the next
-    one begins has that epoch only
-LOGEPOCHS-3  an epoch of the page without a batch is stored again: the next batches of a leader have
-    it
-LOGEPOCHS-4  a changed number in the checkpoint is as well-formed as the true one. A follower reads
-    its batches before a cut below its high watermark, and if its last epoch is above that of the
-    leader's next batch
-LOGEPOCHS-5  batches that cannot be read, or that differ from their digests, are damage of the log:
-    nothing is written then
-LOGEPOCHS-6  before a process believes a checkpoint, it compares the batches before and after each
-    start, the first and the last one. These are two header reads from an index entry for each
-    epoch. Each epoch is compared once, because later ones that are added or removed do not change
-    it. Without an index entry within `ROWS_MAX` batches an epoch is not compared
+- A checkpoint covers a log if its first epoch starts at the log start. Otherwise entries are
+  missing: a follower would not be cut where its log and that of the leader diverge (REPLICA-2).
+- Epochs never fall within a log. A segment that begins in the epoch in which the next one begins
+  has that epoch only.
+- An epoch of the page without a batch is stored again: the next batches of a leader have it.
+- A changed number in the checkpoint is as well-formed as the true one. A follower reads its batches
+  before a cut below its high watermark, and if its last epoch is above that of the leader's next
+  batch.
+- Batches that cannot be read, or that differ from their digests, are damage of the log: nothing is
+  written then.
+- Before a process believes a checkpoint, it compares the batches before and after each start, the
+  first and the last one. These are two header reads from an index entry for each epoch. Each epoch
+  is compared once, because later ones that are added or removed do not change it. Without an index
+  entry within `ROWS_MAX` batches an epoch is not compared.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from embedlog import index, segment
 from embedlog._native import system
@@ -42,74 +40,95 @@ from embedlog.storage.manifest import DIGESTED
 logger = logging.getLogger("embedlog")
 
 DAMAGE: Final = (CorruptRecordError, ForeignDirectoryError, UnsupportedFormatError)
-OTHERS: Final = "its epochs are not those of the batches"
+OTHER_EPOCHS: Final = "its epochs are not those of the batches"
 # an index interval of 4 KiB has fewer batches; below `index.interval.bytes` of 32 KiB all have
 ROWS_MAX: Final = 512
 
 
-def covers(epochs: EpochCache, now: Published) -> bool:
-    """Whether each offset of a log has an epoch (LOGEPOCHS-1)."""
-    return now.log_end == now.log_start or bool(
-        epochs.entries and epochs.entries[0][1] <= now.log_start
-    )
+class _BatchEpoch(NamedTuple):
+    """The first and the last offset of a batch, and its epoch."""
+
+    first: int
+    last: int
+    epoch: int
+
+
+def covers(epochs: EpochCache, published: Published) -> bool:
+    """Whether each offset of a log has an epoch."""
+    if published.log_end == published.log_start:
+        return True
+    return bool(epochs.entries) and epochs.entries[0][1] <= published.log_start
 
 
 def read_or_make(
     directory: Path,
-    now: Published,
+    published: Published,
     replica: Replica | None = None,
     *,
     compare: bool = True,
     file: EpochFile | None = None,
     digests: bool = True,
 ) -> tuple[EpochCache, bool]:
-    """The epochs of a log that ends as `now` describes it, and whether they were made from its
-    batches.
+    """The epochs of a log that ends as `published` describes it, and whether they were made from
+    its batches.
 
-    `compare`: with the batches (LOGEPOCHS-6), unless `file` has compared these entries. `digests`:
-    the segments have valid ones. REQUIRES that no process changes the files. Raises
-    CorruptRecordError for damaged batches, StorageError.
+    `compare`: with the batches (`agrees`), unless `file` has compared these entries. `digests`: the
+    segments have valid ones. REQUIRES that no process changes the files. Raises CorruptRecordError
+    for damaged batches, StorageError.
     """
-    found = EpochCache()
+    epochs = EpochCache()
     problem = "the file is missing or has lost entries"
+    compared = None
     try:
-        found = (
-            checkpoints.read_epochs(directory / file_names.EPOCHS) if file is None else file.read()
-        )
-        if covers(found, now):
-            compared = None if file is None else file.compared
-            if not compare or found.entries == compared or agrees(directory, now, found, compared):
-                return found, False
-            problem = OTHERS
+        if file is None:
+            epochs = checkpoints.read_epochs(directory / file_names.EPOCHS)
+        else:
+            epochs = file.read()
+            compared = file.compared
+        if covers(epochs, published):
+            if (
+                not compare
+                or epochs.entries == compared
+                or agrees(directory, published, epochs, compared)
+            ):
+                return epochs, False
+            problem = OTHER_EPOCHS
     except DAMAGE as damage:
         problem = str(damage)
-    return _made(directory, now, replica, found, problem, digests=digests)
+    return _make(directory, published, replica, epochs, problem, digests=digests)
 
 
 def make_again(
-    directory: Path, now: Published, replica: Replica, found: EpochCache
+    directory: Path, published: Published, replica: Replica, stored: EpochCache
 ) -> tuple[EpochCache, bool]:
-    """As `read_or_make`, although a checkpoint with these epochs covers the log (LOGEPOCHS-4)."""
-    return _made(directory, now, replica, found, OTHERS)
+    """As `read_or_make`, although a checkpoint with the `stored` epochs covers the log."""
+    return _make(directory, published, replica, stored, OTHER_EPOCHS)
 
 
-def _made(
+def _make(
     directory: Path,
-    now: Published,
+    published: Published,
     replica: Replica | None,
-    found: EpochCache,
+    stored: EpochCache,
     problem: str,
     *,
     digests: bool = True,
 ) -> tuple[EpochCache, bool]:
-    made = from_log(directory, now, digests=digests)
-    # LOGEPOCHS-3
-    if replica is not None and replica.role != ROLE_FOLLOWER and now.epoch > made.latest_epoch:
-        made.assign(now.epoch, replica.epoch_start if replica.role == ROLE_LEADER else now.log_end)
-    if made.entries == found.entries:
-        return found, False
+    epochs = read_log(directory, published, digests=digests)
+    if (
+        replica is not None
+        and replica.role != ROLE_FOLLOWER
+        and published.epoch > epochs.latest_epoch
+    ):
+        # it has no batch yet: the next batches of a leader have it
+        start = published.log_end
+        if replica.role == ROLE_LEADER:
+            start = replica.epoch_start
+        epochs.assign(published.epoch, start)
+    if epochs.entries == stored.entries:
+        return stored, False
     logger.warning("%s is made again from the log: %s", directory / file_names.EPOCHS, problem)
-    return made, True
+    return epochs, True
 
 
 # ---- comparison ----------------------------------------------------------------------------------
@@ -117,137 +136,156 @@ def _made(
 
 def agrees(
     directory: Path,
-    now: Published,
+    published: Published,
     epochs: EpochCache,
     compared: Sequence[tuple[int, int]] | None = None,
 ) -> bool:
-    """Whether the batches next to each start have the epochs of a checkpoint that covers the log
-    (LOGEPOCHS-6).
+    """Whether the batches next to each start have the epochs of a checkpoint that covers the log.
 
     `compared`: the entries of an earlier checkpoint of this log that agreed. Without the append
     lock, False can also mean that the files have changed meanwhile.
     """
-    if now.log_end == now.log_start:
+    if published.log_end == published.log_start:
         return True
-    bases = _bases(directory, now)
-    known = sum(
-        1
-        for _ in takewhile(
-            lambda pair: pair[0] == pair[1], zip(epochs.entries, compared or (), strict=False)
-        )
-    )
-    starts = [start for _, start in epochs.entries[known:] if now.log_start < start < now.log_end]
+    bases = _find_bases(directory, published)
+    compared_count = 0
+    for entry, compared_entry in zip(epochs.entries, compared or (), strict=False):
+        if entry != compared_entry:
+            break
+        compared_count += 1
+    starts = [
+        start
+        for _, start in epochs.entries[compared_count:]
+        if published.log_start < start < published.log_end
+    ]
     try:
-        for offset in (now.log_start, *starts, now.log_end - 1):
-            rows = _rows_at(directory, bases, offset, now)
-            inside = offset in starts and any(base < offset <= last for base, last, _ in rows)
-            expected = [epochs.epoch_for(max(base, now.log_start)) for base, _, _ in rows]
-            if inside or any(
-                row[2] not in (NO_EPOCH, epoch) for row, epoch in zip(rows, expected, strict=True)
-            ):
-                return False
+        for offset in (published.log_start, *starts, published.log_end - 1):
+            for batch in _read_around(directory, bases, offset, published):
+                if offset in starts and batch.first < offset <= batch.last:
+                    return False  # an epoch does not begin inside a batch
+                expected = epochs.epoch_for(max(batch.first, published.log_start))
+                if batch.epoch not in (NO_EPOCH, expected):
+                    return False
     except CorruptRecordError:
         return False  # a full read shows what is wrong
     return True
 
 
-def _bases(directory: Path, now: Published) -> list[int]:
+def _find_bases(directory: Path, published: Published) -> list[int]:
     bases = [
-        base for base in file_names.bases(files.listing(directory)) if base <= now.segment_base
+        base
+        for base in file_names.bases(files.listing(directory))
+        if base <= published.segment_base
     ]
     return [
-        base for base, following in pairwise([*bases, now.log_end + 1]) if following > now.log_start
+        base
+        for base, following in pairwise([*bases, published.log_end + 1])
+        if following > published.log_start
     ]
 
 
-def _rows_at(
-    directory: Path, bases: list[int], offset: int, now: Published
-) -> list[tuple[int, int, int]]:
-    """First offset, last offset and epoch of the last batch before an offset, and of the first one
-    at or after it.
+def _read_around(
+    directory: Path, bases: list[int], offset: int, published: Published
+) -> list[_BatchEpoch]:
+    """The last batch before an offset, and the first one at or after it.
 
     The batches before the log start do not count.
     """
-    found: list[tuple[int, int, int]] = []
-    for at in (max(offset - 1, now.log_start), offset):
-        base = next((each for each in reversed(bases) if each <= at), None)
-        if base is not None and not (found and found[-1][0] >= offset):
-            found += _rows_in(directory, base, at, offset, now)
-    before = [row for row in found if row[1] < offset and row[1] >= now.log_start]
-    after = [row for row in found if row[1] >= offset]
+    batches: list[_BatchEpoch] = []
+    for start in (max(offset - 1, published.log_start), offset):
+        if batches and batches[-1].first >= offset:
+            break
+        base = next((base for base in reversed(bases) if base <= start), None)
+        if base is not None:
+            batches += _read_rows(directory, base, start, offset, published)
+    before = [batch for batch in batches if published.log_start <= batch.last < offset]
+    after = [batch for batch in batches if batch.last >= offset]
     return [*before[-1:], *after[:1]]
 
 
-def _rows_in(
-    directory: Path, base: int, at: int, offset: int, now: Published
-) -> list[tuple[int, int, int]]:
-    """The batches of a segment from an index entry at or below `at` to the first one at or after
+def _read_rows(
+    directory: Path, base: int, start: int, offset: int, published: Published
+) -> list[_BatchEpoch]:
+    """The batches of a segment from an index entry at or below `start` to the first one at or after
     `offset`; none without one.
     """
-    active = base == now.segment_base
-    size = now.segment_size if active else segment.size_of(directory, base)
+    is_active = base == published.segment_base
+    if is_active:
+        size = published.segment_size
+        entries = published.index_entries
+    else:
+        size = segment.size_of(directory, base)
+        entries = None
     path = file_names.segment_path(directory, base)
     rows = np.empty(ROWS_MAX, batch_dtype())
     with files.opened(path) as fd:
-        position = _position(directory, base, at, now.index_entries if active else None, fd, size)
+        position = _find_position(directory, base, start, entries, fd, size)
         step = 2
-        found: list[tuple[int, int, int]] = []
-        while position < size and len(found) + step <= ROWS_MAX:
+        batches: list[_BatchEpoch] = []
+        while position < size and len(batches) + step <= ROWS_MAX:
             count, position = system.walk_headers(fd, position, size, rows[:step], base)
             for row in rows[:count]:
                 first = int(row["base_offset"])
-                delta = int(row["last_offset_delta"])
-                epoch = int(row["leader_epoch"])
-                found.append((first, first + delta, epoch))
-                if first + delta >= offset:
-                    return found
+                last = first + int(row["last_offset_delta"])
+                batches.append(_BatchEpoch(first, last, int(row["leader_epoch"])))
+                if last >= offset:
+                    return batches
             step *= 4
-    return found if position >= size else []
+    if position < size:
+        return []
+    return batches
 
 
-def _position(
+def _find_position(
     directory: Path, base: int, offset: int, entries: int | None, fd: int, size: int
 ) -> int:
     """A position at or before the batch of an offset, by the index of the segment."""
     path = file_names.segment_path(directory, base, file_names.INDEX)
-    known = index.count(path, index.OFFSET_ENTRY.size) if entries is None else entries
-    if not known or not files.exists(path):
+    if entries is None:
+        entries = index.count(path, index.OFFSET_ENTRY.size)
+    if not entries or not files.exists(path):
         return 0
     with files.opened(path) as index_fd:
-        place = index.offset_floor(index_fd, known, base, offset)
-    return (
-        place.position if place.number >= 0 and index.names_its_batch(fd, place, base, size) else 0
-    )
+        entry = index.offset_floor(index_fd, entries, base, offset)
+    if entry.number < 0 or not index.names_its_batch(fd, entry, base, size):
+        return 0
+    return entry.position
 
 
 # ---- the batches ---------------------------------------------------------------------------------
 
 
-def from_log(directory: Path, now: Published, *, digests: bool = True) -> EpochCache:
+def read_log(directory: Path, published: Published, *, digests: bool = True) -> EpochCache:
     """The epochs of the batches up to the published end. Raises CorruptRecordError for batches that
     cannot be read.
     """
-    bases = _bases(directory, now)
-    found = [(base, first) for base in bases if (first := _first(directory, base, now)) is not None]
+    bases = _find_bases(directory, published)
+    # base of each segment with a batch; epoch and base offset of its first one
+    first_batches: list[tuple[int, tuple[int, int]]] = []
+    for base in bases:
+        first = _read_first(directory, base, published)
+        if first is not None:
+            first_batches.append((base, first))
     epochs = EpochCache()
-    for number, (base, (epoch, start)) in enumerate(found, 1):
-        if number < len(found) and epoch == found[number][1][0] != NO_EPOCH:
-            _assign(epochs, epoch, start)  # LOGEPOCHS-2
+    for number, (base, (epoch, start)) in enumerate(first_batches, 1):
+        if number < len(first_batches) and epoch == first_batches[number][1][0] != NO_EPOCH:
+            # epochs never fall, so the whole segment has this one
+            _assign(epochs, epoch, start)
             continue
-        for batches in _batches(directory, base, now, digests=digests):
-            for each, offset in zip(
+        for batches in _read_batches(directory, base, published, digests=digests):
+            for batch_epoch, offset in zip(
                 batches["leader_epoch"].tolist(), batches["base_offset"].tolist(), strict=True
             ):
-                _assign(epochs, each, offset)
+                _assign(epochs, batch_epoch, offset)
     if (
-        found
+        first_batches
         and epochs.entries
-        and epochs.entries[0] == found[0][1]
-        and epochs.entries[0][1] > now.log_start
+        and epochs.entries[0] == first_batches[0][1]
+        and epochs.entries[0][1] > published.log_start
     ):
         # offsets at the log start were compacted away
-        epochs.entries[0] = epochs.entries[0][0], now.log_start
-    epochs.truncate_from_start(now.log_start)
+        epochs.entries[0] = (epochs.entries[0][0], published.log_start)
+    epochs.truncate_from_start(published.log_start)
     return epochs
 
 
@@ -256,15 +294,20 @@ def _assign(epochs: EpochCache, epoch: int, start: int) -> None:
         epochs.assign(epoch, start)
 
 
-def _first(directory: Path, base: int, now: Published) -> tuple[int, int] | None:
+def _read_first(directory: Path, base: int, published: Published) -> tuple[int, int] | None:
     """The epoch and the base offset of the first batch of a segment, None if it is empty."""
-    for batches in _batches(directory, base, now, digests=False):
+    for batches in _read_batches(directory, base, published, digests=False):
         return int(batches["leader_epoch"][0]), int(batches["base_offset"][0])
     return None
 
 
-def _batches(directory: Path, base: int, now: Published, *, digests: bool) -> Iterator[Batches]:
-    size = now.segment_size if base == now.segment_base else segment.size_of(directory, base)
+def _read_batches(
+    directory: Path, base: int, published: Published, *, digests: bool
+) -> Iterator[Batches]:
+    if base == published.segment_base:
+        size = published.segment_size
+    else:
+        size = segment.size_of(directory, base)
     path = file_names.segment_path(directory, base)
     with (
         files.opened(path) as fd,
@@ -273,9 +316,11 @@ def _batches(directory: Path, base: int, now: Published, *, digests: bool) -> It
         walk = segment.Walk(fd, path, Chain(base, gaps_allowed=True), 0, size, records)
         yield from walk
     if walk.problem is not None or walk.end < size:
-        what = walk.problem.message if walk.problem is not None else "the file ends inside a batch"
+        problem = (
+            walk.problem.message if walk.problem is not None else "the file ends inside a batch"
+        )
         raise CorruptRecordError(
-            what,
+            problem,
             path=path,
             position=walk.end,
             expected=f"batches up to byte {size}",
@@ -283,11 +328,11 @@ def _batches(directory: Path, base: int, now: Published, *, digests: bool) -> It
         )
     if (
         digests
-        and base == now.segment_base
-        and now.flags & DIGESTED
-        and walk.chain.digest != now.digest
+        and base == published.segment_base
+        and published.flags & DIGESTED
+        and walk.chain.digest != published.digest
     ):
-        expected = f"digest {now.digest:016x}"
+        expected = f"digest {published.digest:016x}"
         found = f"{walk.chain.digest:016x}"
         raise CorruptRecordError(
             interval_digests.OTHERS, path=path, position=size, expected=expected, found=found

@@ -1,13 +1,13 @@
 """Loads the producers of a partition with its segments: snapshots, replay, transaction indexes
 (format.md 4).
 
-HISTORY-1  the newest valid snapshot at or below the end saves reading; later batches are replayed
-HISTORY-2  an orderly close without any snapshot means that there were no producers
-HISTORY-3  the transaction index of a segment that was read again is made again; other indexes are
-    checked when they are used
-HISTORY-4  a reader without the right to write keeps in memory what a writer puts into files
-HISTORY-5  a load keeps the snapshot at the log end, also if the log start is there, where Kafka
-    removes it. The page names this snapshot, and without it HISTORY-2 would forget the producers
+- The newest valid snapshot at or below the end saves reading; later batches are replayed.
+- An orderly close without any snapshot means that there were no producers.
+- The transaction index of a segment that was read again is made again; other indexes are checked
+  when they are used.
+- A reader without the right to write keeps in memory what a writer puts into files.
+- A load keeps the snapshot at the log end, also if the log start is there, where Kafka removes it.
+  The page names this snapshot; after an orderly close without it the producers would be forgotten.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger("embedlog")
 
 
 @dataclass(eq=False, repr=False)
-class History:
+class ProducerHistory:
     """The producers as of the log end, and the transaction indexes that were made again, by segment
     base.
     """
@@ -51,32 +51,31 @@ def load(
     clean: bool,
     read_again: Iterable[int],
     replay: bool,
-) -> History:
+) -> ProducerHistory:
     """The history up to `end`. `read_again`: segments that recovery read whole; `replay`: whether
     they have producers.
     """
-    offsets = snapshots(directory)
-    again = sorted(read_again)
-    below = min(again[0], end) if again and replay else end
-    state = newest(directory, [offset for offset in offsets if offset <= below])
+    offsets = snapshot_offsets(directory)
+    bases = sorted(read_again)
+    first_read = bases[0] if bases else end
+    limit = min(first_read, end) if replay else end
+    state = read_newest(directory, [offset for offset in offsets if offset <= limit])
     if state is None and clean and not offsets:
-        return History(ProducerState(end))
-    loaded = -1 if state is None else state.offset
+        return ProducerHistory(ProducerState(end))
     if state is None:
+        loaded = -1
         state = ProducerState(segments[0].base)
-    history = History(state, loaded=loaded)
-    if replay or state.offset < (again[0] if again else end):
-        _replay(
-            directory,
-            [info for info in segments if info.next_offset > state.offset],
-            history,
-            set(again),
-        )
+    else:
+        loaded = state.offset
+    history = ProducerHistory(state, loaded=loaded)
+    if replay or state.offset < first_read:
+        later = [info for info in segments if info.next_offset > state.offset]
+        _replay(directory, later, history, set(bases))
     state.offset = end
     return history
 
 
-def newest(directory: Path, offsets: list[int]) -> ProducerState | None:
+def read_newest(directory: Path, offsets: list[int]) -> ProducerState | None:
     """The state in the valid snapshot with the largest of these offsets, None if there is none."""
     for offset in reversed(offsets):
         path = file_names.segment_path(directory, offset, file_names.SNAPSHOT)
@@ -90,44 +89,48 @@ def newest(directory: Path, offsets: list[int]) -> ProducerState | None:
     return None
 
 
-def with_index(directory: Path, info: SegmentInfo, past: History, *, last: bool) -> SegmentInfo:
+def with_index(
+    directory: Path, info: SegmentInfo, past: ProducerHistory, *, last: bool
+) -> SegmentInfo:
     """A description with the transaction index that was made again; for the last segment also with
     its digest.
     """
-    made = past.indexes.get(info.base)
-    if made is None and not (last and info.transaction_entries and not info.transaction_digest):
-        return info
-    if made is None:  # `index_holds`
-        made = (
-            files.read_bytes(
-                file_names.segment_path(directory, info.base, file_names.TRANSACTION_INDEX)
-            )
-            or b""
-        )
-        made = made[: info.transaction_entries * aborted_transactions.ENTRY_SIZE]
+    index = past.indexes.get(info.base)
+    if index is None:
+        if not last or not info.transaction_entries or info.transaction_digest:
+            return info
+        index = _read_index(directory, info)
     return info._replace(
-        transaction_entries=len(made) // aborted_transactions.ENTRY_SIZE,
-        transaction_digest=aborted_transactions.digest(made),
+        transaction_entries=len(index) // aborted_transactions.ENTRY_SIZE,
+        transaction_digest=aborted_transactions.digest(index),
     )
 
 
-def index_holds(directory: Path, info: SegmentInfo) -> bool:
+def is_index_valid(directory: Path, info: SegmentInfo) -> bool:
     """Whether the file of a transaction index agrees with the description of its segment."""
     if not info.transaction_entries:
         return True
     path = file_names.segment_path(directory, info.base, file_names.TRANSACTION_INDEX)
+    index = _read_index(directory, info)
     try:
-        raw = (files.read_bytes(path) or b"")[
-            : info.transaction_entries * aborted_transactions.ENTRY_SIZE
-        ]
-        whole = len(aborted_transactions.decode(raw, info.base, path)) == info.transaction_entries
+        entries = aborted_transactions.decode(index, info.base, path)
     except (CorruptRecordError, UnsupportedFormatError):
         return False
-    return whole and info.transaction_digest in (0, aborted_transactions.digest(raw))
+    is_whole = len(entries) == info.transaction_entries
+    return is_whole and info.transaction_digest in (0, aborted_transactions.digest(index))
+
+
+def _read_index(directory: Path, info: SegmentInfo) -> bytes:
+    """The entries of a transaction index that its segment describes; fewer if the file is
+    shorter.
+    """
+    path = file_names.segment_path(directory, info.base, file_names.TRANSACTION_INDEX)
+    data = files.read_bytes(path) or b""
+    return data[: info.transaction_entries * aborted_transactions.ENTRY_SIZE]
 
 
 def _replay(
-    directory: Path, segments: list[SegmentInfo], history: History, again: set[int]
+    directory: Path, segments: list[SegmentInfo], history: ProducerHistory, again: set[int]
 ) -> None:
     for info in segments:
         if not info.size:
@@ -150,10 +153,12 @@ def markers_in(data: memoryview, batches: np.ndarray) -> Callable[[int], Marker 
     first = int(batches["position"][0])
 
     def marker_of(row: int) -> Marker | None:
+        if not batches["records"][row]:
+            return None
         position = int(batches["position"][row])
-        size = int(batches["size"][row])
-        at = position - first
-        return marker_in(bytes(data[at : at + size]), position) if batches["records"][row] else None
+        start = position - first
+        end = start + int(batches["size"][row])
+        return marker_in(bytes(data[start:end]), position)
 
     return marker_of
 
@@ -185,7 +190,7 @@ def marker_in(batch: bytes, position: int) -> Marker | None:
 
 
 def write(
-    directory: Path, history: History, bases: list[int], *, log_start: int, mode: int
+    directory: Path, history: ProducerHistory, bases: list[int], *, log_start: int, mode: int
 ) -> None:
     """Write the snapshot and the transaction indexes for the next load. REQUIRES the append
     lock.
@@ -199,15 +204,15 @@ def write(
                 files.truncate(fd, len(data), path)
         else:
             files.unlink(path, missing_ok=True)
-    offsets = snapshots(directory)
+    offsets = snapshot_offsets(directory)
     if end != history.loaded and (history.state.producers or offsets):
         write_snapshot(directory, history.state.encode(), end, mode)
         offsets = sorted({*offsets, end})
-    kept = select_snapshots(offsets, bases, log_start, end) | (
-        {end} if history.state.producers else set()
-    )
+    kept_offsets = set(select_snapshots(offsets, bases, log_start, end))
+    if history.state.producers:
+        kept_offsets.add(end)
     for offset in offsets:
-        if offset not in kept:
+        if offset not in kept_offsets:
             files.unlink(
                 file_names.segment_path(directory, offset, file_names.SNAPSHOT), missing_ok=True
             )
@@ -220,6 +225,6 @@ def write_snapshot(directory: Path, data: bytes, offset: int, mode: int) -> None
         files.truncate(fd, len(data), path)
 
 
-def snapshots(directory: Path) -> list[int]:
+def snapshot_offsets(directory: Path) -> list[int]:
     """The offsets of the snapshots, in order."""
     return file_names.bases(files.listing(directory), file_names.SNAPSHOT)

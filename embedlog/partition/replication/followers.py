@@ -1,14 +1,14 @@
 """The followers of one leader, to which this process appends together with the leader, in one call
 of the C core.
 
-FOLLOWERS-1  the mutexes of the followers are tried, never waited for, while this thread has the
-    mutex of the leader
-FOLLOWERS-2  a writer is used only while it is the present one of its partition, and the partition
-    is marked dirty
-FOLLOWERS-3  every unusual case is left to the copy: then only the leader takes the run, and the
-    caller commits it
-FOLLOWERS-4  disks that have not answered a moment ago are asked, and what does not answer at once
-    is left to the copy: the disk may hang
+- The mutexes of the followers are tried, never waited for, while this thread has the mutex of the
+  leader.
+- A writer is used only while it is the present one of its partition, and the partition is marked
+  dirty.
+- Every unusual case is left to the copy: then only the leader takes the run, and the caller commits
+  it.
+- Disks that have not answered a moment ago are asked, and what does not answer at once is left to
+  the copy: the disk may hang.
 """
 
 from __future__ import annotations
@@ -40,18 +40,23 @@ class DirectReplicas:
         followers: Sequence[PartitionState],
         epoch: int,
         needed: int,
-        used: list[system.Writer],
+        writers: list[system.Writer],
         probes: Sequence[Probe],
     ) -> None:
-        """`used` has the writers, the leader's first."""
+        """`writers` has the writers, the leader's first."""
         self._leader = leader
         self.mutex = leader.mutex
         self.followers = tuple(
-            (state, state.mutex, writer) for state, writer in zip(followers, used[1:], strict=True)
+            (state, state.mutex, writer)
+            for state, writer in zip(followers, writers[1:], strict=True)
         )
         slots = [state.context.node_slot for state in (leader, *followers)]
         self.native = Together(
-            (slots[0], used[0]), list(zip(slots[1:], used[1:], strict=True)), epoch, needed, probes
+            (slots[0], writers[0]),
+            list(zip(slots[1:], writers[1:], strict=True)),
+            epoch,
+            needed,
+            probes,
         )
 
     # The C core compares both. A getter in Python could run a signal's handler there, and its
@@ -76,8 +81,8 @@ class Followers:
         needed: int,
         probes: Sequence[Probe] = (),
     ) -> None:
-        """`needed`: the least ISR, if the page requires no larger one. `probes`: of the disks of all
-        of them.
+        """`needed`: the least ISR, if the page requires no larger one. `probes`: of the disks of
+        all of them.
         """
         self._leader = leader
         self._probes = probes
@@ -94,32 +99,30 @@ class Followers:
         """The target of direct appends, None until an append of this process has prepared all
         files.
         """
-        found = self._direct
-        return (
-            found
-            if found is not None and not self.stale and self._present() == _writers(found)
-            else None
-        )
+        direct = self._direct
+        if direct is None or self.stale or self._writers_now() != _writers(direct):
+            return None
+        return direct
 
-    def _present(self) -> list[system.Writer | None]:
+    def _writers_now(self) -> list[system.Writer | None]:
         return [state.writer for state in (self._leader.state, *self._states)]
 
     @property
     def answered_ns(self) -> int:
         """The last time at which the followers had all records, as far as this process knows."""
-        found = self._direct
-        return (
-            self._answered_ns if found is None else max(self._answered_ns, found.native.answered_ns)
-        )
+        direct = self._direct
+        if direct is None:
+            return self._answered_ns
+        return max(self._answered_ns, direct.native.answered_ns)
 
-    def answered(self, at_ns: int) -> None:
-        """The followers had all records at this time (FOLLOWERS-4)."""
+    def note_answer(self, at_ns: int) -> None:
+        """The followers had all records at this time."""
         self._answered_ns = at_ns
-        found = self._direct
-        if found is not None:
-            found.native.note_answer(at_ns)
+        direct = self._direct
+        if direct is not None:
+            direct.native.note_answer(at_ns)
 
-    def append(self, progress: AppendProgress, deadline_ns: int, known: Any) -> int:
+    def append(self, progress: AppendProgress, deadline_ns: int, producer: Any) -> int:
         """Append the rest of a run; a code of `system.Writer.append`. The progress shows what was
         committed.
 
@@ -128,19 +131,23 @@ class Followers:
         lock = self._leader
         lock.writer.require(self._epoch, all_in_sync=self.needed)
         writer = lock.state.writer or lock.writer.native()
-        arguments = (progress.run.buffer, progress.start, progress.table_left, deadline_ns, known)
+        arguments = (
+            progress.run.buffer,
+            progress.start,
+            progress.table_left,
+            deadline_ns,
+            producer,
+        )
         if isinstance(writer, InterposedWriter):
             return writer.append(*arguments)  # the followers copy it
         entered = self._enter()
         try:
-            code = (
-                self._together().append(*arguments)
-                if len(entered) == len(self._states)
-                else replication.OTHER_ISR
-            )
-            self.stale = self.stale or (
-                code == replication.OTHER_ISR and len(entered) == len(self._states)
-            )
+            if len(entered) == len(self._states):
+                code = self._prepare_together().append(*arguments)
+                if code == replication.OTHER_ISR:
+                    self.stale = True
+            else:
+                code = replication.OTHER_ISR
         finally:
             for mutex in entered:
                 mutex.release()
@@ -148,12 +155,12 @@ class Followers:
             progress.committed = int(writer.out.next_offset)
         elif code in (replication.OTHER_ISR, replication.APART):
             return writer.append(*arguments)
-        return system.APPENDED if code == replication.UNCOMMITTED else code
+        if code == replication.UNCOMMITTED:
+            return system.APPENDED
+        return code
 
     def _enter(self) -> list[threading.RLock]:
-        """The taken mutexes of the followers; fewer than all if one is not free or not prepared
-        (FOLLOWERS-1, FOLLOWERS-2).
-        """
+        """The taken mutexes of the followers; fewer than all if one is not free or not prepared."""
         entered: list[threading.RLock] = []
         for state in self._states:
             if not state.mutex.acquire(blocking=False):
@@ -165,19 +172,20 @@ class Followers:
                 break
         return entered
 
-    def _together(self) -> Together:
+    def _prepare_together(self) -> Together:
         """The present writers for the C core. REQUIRES all mutexes, and that each partition has a
         writer.
         """
-        found = self._direct
-        present = self._present()
-        if found is None or present != _writers(found):
-            used = [writer for writer in present if writer is not None]
-            found = self._direct = DirectReplicas(
-                self._leader.state, self._states, self._epoch, self.needed, used, self._probes
+        direct = self._direct
+        present = self._writers_now()
+        if direct is None or present != _writers(direct):
+            writers = [writer for writer in present if writer is not None]
+            direct = DirectReplicas(
+                self._leader.state, self._states, self._epoch, self.needed, writers, self._probes
             )
-            found.native.note_answer(self._answered_ns)
-        return found.native
+            self._direct = direct
+            direct.native.note_answer(self._answered_ns)
+        return direct.native
 
 
 def _writers(direct: DirectReplicas) -> list[system.Writer | None]:

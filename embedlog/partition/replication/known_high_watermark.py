@@ -1,8 +1,8 @@
 """This module finds the high watermark of a replica for retention and compaction, which must not
 pass it (REPLICA-20).
 
-KNOWNHIGH-1  a page without a role was made from files, and shows their end. Until a decision gives
-    it a role, the high watermark is that of the checkpoint: records after it may be cut
+- A page without a role was made from files, and shows their end. Until a decision gives it a role,
+  the high watermark is that of the checkpoint: records after it may be cut.
 """
 
 from __future__ import annotations
@@ -17,24 +17,30 @@ if TYPE_CHECKING:
     from embedlog.partition.state import PartitionState
 
 
-def known_high_watermark(state: PartitionState, now: Published, role: int | None = None) -> int:
+def known_high_watermark(
+    state: PartitionState, published: Published, role: int | None = None
+) -> int:
     """The offset below which records are known to be committed: that of the page, if the directory
     belongs to no set.
 
     `role`: that in the page, if it is known.
     """
     if not state.context.in_set:
-        return now.high_watermark
-    if role is None and (found := replication.read(state.page)) is not None:
-        role = found[1].role
+        return published.high_watermark
+    if role is None:
+        publication = replication.read(state.page)
+        if publication is not None:
+            role = publication[1].role
     if role not in (None, ROLE_NONE):
-        return now.high_watermark
-    noted = state.context.high_watermarks
-    known = 0 if noted is None else noted.of(state.topic, state.number)
-    return max(now.log_start, min(known, now.log_end))
+        return published.high_watermark
+    checkpoint = state.context.high_watermarks
+    high_watermark = 0
+    if checkpoint is not None:
+        high_watermark = checkpoint.of(state.topic, state.number)
+    return max(published.log_start, min(high_watermark, published.log_end))
 
 
-def as_known(state: PartitionState) -> Published:
+def with_known_high_watermark(state: PartitionState) -> Published:
     """The published tuple with the known high watermark. Raises StorageError."""
-    now = state.published()
-    return now._replace(high_watermark=known_high_watermark(state, now))
+    published = state.published()
+    return published._replace(high_watermark=known_high_watermark(state, published))

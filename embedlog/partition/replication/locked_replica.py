@@ -1,14 +1,13 @@
 """One replica whose append lock is held: its epochs, its roles, its cuts, and batches of a leader.
 
-LOCKEDREPLICA-1  the start of an epoch is in the leader-epoch-checkpoint before a page or a batch
-    has the epoch
-LOCKEDREPLICA-2  a batch is written unchanged, and only if it continues the log. Its offset, its
-                 epoch, and the epoch of the page are compared in the section of the write
-                 (REPLICA-1). The caller has checked its bytes
-LOCKEDREPLICA-3  index, digests, producers and transactions follow from the batches, as in an append
-LOCKEDREPLICA-4  an epoch without a batch moves with the log end: it may be a promise (QUORUM-3)
-LOCKEDREPLICA-5  the first gap of a segment is in the manifest, on disk, before a batch after it:
-    else a load would cut there
+- The start of an epoch is in the leader-epoch-checkpoint before a page or a batch has the epoch.
+- A batch is written unchanged, and only if it continues the log. Its offset, its epoch, and the
+  epoch of the page are compared in the section of the write (REPLICA-1). The caller has checked its
+  bytes.
+- Index, digests, producers and transactions follow from the batches, as in an append.
+- An epoch without a batch moves with the log end: it may be a promise (QUORUM-3).
+- The first gap of a segment is in the manifest, on disk, before a batch after it: else a load would
+  cut there.
 """
 
 from __future__ import annotations
@@ -43,48 +42,49 @@ _NO_ENDING: Final = contextlib.nullcontext[None]()
 
 
 class LockedReplica:
-    """A replica whose append lock this thread holds. `now` and `replica` are of the last
+    """A replica whose append lock this thread holds. `published` and `replica` are of the last
     publication under this lock.
     """
 
-    def __init__(self, lock: AppendLock, held: LockedPartition) -> None:
+    def __init__(self, lock: AppendLock, partition: LockedPartition) -> None:
         self._lock = lock
-        self.held = held
-        self.now = held.now
-        self.replica = held.replica_at_begin
+        self.partition = partition
+        self.published = partition.published
+        self.replica = partition.replica_at_begin
 
     def _refresh(self) -> None:
-        self.now, self.replica = self.held.read_page()
+        self.published, self.replica = self.partition.read_page()
 
-    def publish(self, now: Published, replica: Replica) -> None:
+    def publish(self, published: Published, replica: Replica) -> None:
         """Publish both by one store."""
-        self.held.publish(now, replica)
-        self.now = now
+        self.partition.publish(published, replica)
+        self.published = published
         self.replica = replica
 
     @property
     def known_high_watermark(self) -> int:
         """The high watermark of the page if a decision gave it its role; else the one of the
-        checkpoint (KNOWNHIGH-1).
+        checkpoint.
         """
-        return known_high_watermark(self.held.state, self.now, self.replica.role)
+        return known_high_watermark(self.partition.state, self.published, self.replica.role)
 
     # ---- epochs ----------------------------------------------------------------------------------
 
     def epochs(self) -> EpochCache:
         """The leader-epoch-checkpoint."""
-        return self.held.epochs(self.now, self.replica)
+        return self.partition.epochs(self.published, self.replica)
 
     def begin_epoch(self, epoch: int, before: EpochCache | None = None) -> EpochCache:
         """Store the log end as the start of an epoch above that of the page; it is on disk when
-        this returns (LOCKEDREPLICA-1).
+        this returns.
 
-        Returns the stored epochs. `before` has those of now, if they are known. On an error they
-        are kept. A start of that epoch that is stored already is of an interrupted beginning: the
-        page never had the epoch.
+        Returns the stored epochs. `before` has the present ones, if they are known. On an error
+        they are kept. A start of that epoch that is stored already is of an interrupted beginning:
+        the page never had the epoch.
         """
-        before = self.epochs() if before is None else before
-        after = begun(before, self.now, self.replica, epoch)
+        if before is None:
+            before = self.epochs()
+        after = epochs_of_leader(before, self.published, self.replica, epoch)
         try:
             self._write_epochs(after)
         except BaseException:
@@ -94,8 +94,8 @@ class LockedReplica:
         return after
 
     def _write_epochs(self, epochs: EpochCache) -> None:
-        self.held.state.mark_dirty()
-        self.held.write_epochs(epochs)
+        self.partition.state.mark_dirty()
+        self.partition.write_epochs(epochs)
 
     # ---- cuts ------------------------------------------------------------------------------------
 
@@ -107,28 +107,29 @@ class LockedReplica:
 
         Raises ValueError for an offset below the log start.
         """
-        now = self.now
-        held = self.held
-        if offset < now.log_start:
-            raise ValueError(f"a cut at {offset}, before the log start {now.log_start}")
-        if offset >= now.log_end:
-            self.publish(
-                now if epoch is None else now._replace(epoch=epoch), replica or self.replica
-            )
+        published = self.published
+        partition = self.partition
+        if offset < published.log_start:
+            raise ValueError(f"a cut at {offset}, before the log start {published.log_start}")
+        if offset >= published.log_end:
+            if epoch is not None:
+                published = published._replace(epoch=epoch)
+            self.publish(published, replica or self.replica)
             return
-        info = held.segments.at(offset, now)
-        if log_cut.remaining(held.path, info.base, info.size, offset).log_end < now.log_start:
+        info = partition.segments.at(offset, published)
+        remaining = log_cut.find_remaining(partition.path, info.base, info.size, offset)
+        if remaining.log_end < published.log_start:
             # the log starts inside the batch that is cut
-            self.restart(now.log_start, epoch, replica)
+            self.restart(published.log_start, epoch, replica)
             return
-        log_cut.begin(held, system.CUT_END, info.base, offset, epoch, replica)
+        log_cut.begin(partition, system.CUT_END, info.base, offset, epoch=epoch, replica=replica)
         self._refresh()
 
     def restart(
         self, offset: int, epoch: int | None = None, replica: Replica | None = None
     ) -> None:
         """Delete all segments, and begin the log again at `offset`, without epochs (REPLICA-20)."""
-        log_cut.begin(self.held, system.CUT_ALL, offset, offset, epoch, replica)
+        log_cut.begin(self.partition, system.CUT_ALL, offset, offset, epoch=epoch, replica=replica)
         self._refresh()
 
     # ---- copies ----------------------------------------------------------------------------------
@@ -143,22 +144,24 @@ class LockedReplica:
         StorageError.
         """
         view = memoryview(data).cast("B")
-        if at is not None and at != self.now.log_end:
+        if at is not None and at != self.published.log_end:
             return False
-        if self.now.epoch > leading.epoch:
+        if self.published.epoch > leading.epoch:
             raise Fenced
-        if len(rows) and at is None and int(rows["base_offset"][0]) != self.now.log_end:
+        if len(rows) and at is None and int(rows["base_offset"][0]) != self.published.log_end:
             return False
-        self.held.state.mark_dirty()
+        self.partition.state.mark_dirty()
         if not len(rows):
             return self._take_run(view[:0], rows, leading) and self._take_start(leading)
         epochs = self.epochs()
-        if int(rows["leader_epoch"][0]) < with_batches(epochs, self.now.log_end).latest_epoch:
-            epochs = self.held.epochs_of_log(epochs)
-            if int(rows["leader_epoch"][0]) < with_batches(epochs, self.now.log_end).latest_epoch:
+        epoch = int(rows["leader_epoch"][0])
+        log_end = self.published.log_end
+        if epoch < with_batches(epochs, log_end).latest_epoch:
+            epochs = self.partition.remake_epochs(epochs)
+            if epoch < with_batches(epochs, log_end).latest_epoch:
                 return False
         self._note_epochs(rows, epochs)
-        for part in _runs(rows):
+        for part in _split_runs(rows):
             first = part[0]
             last = part[-1]
             run = view[int(first["position"]) : int(last["position"]) + int(last["size"])]
@@ -172,27 +175,26 @@ class LockedReplica:
         Records below it are on stable storage: after a power loss a log must not end before its
         start.
         """
-        start = min(leading.log_start, self.now.high_watermark, self.held.state.durable_offset)
-        if self.now.log_start < start:
-            retention.publish_start(self.held, self.now, start)
+        start = min(
+            leading.log_start, self.published.high_watermark, self.partition.state.durable_offset
+        )
+        if self.published.log_start < start:
+            retention.publish_start(self.partition, self.published, start)
             self._refresh()
         return True
 
     def _note_epochs(self, rows: Batches, before: EpochCache) -> None:
-        """Store the epochs of these batches; a later epoch without a batch begins after them
-        (LOCKEDREPLICA-4).
-        """
-        after = with_batches(before, self.now.log_end)
+        """Store the epochs of these batches; a later epoch without a batch begins after them."""
+        after = with_batches(before, self.published.log_end)
         epochs = rows["leader_epoch"]
-        same = len(epochs) == 1 or bool((epochs == epochs[0]).all())
-        for row in (
-            [0]
-            if same
-            else np.flatnonzero(np.concatenate(([True], epochs[1:] != epochs[:-1]))).tolist()
-        ):
+        changes = [0]  # rows that begin an epoch
+        if len(epochs) > 1 and not (epochs == epochs[0]).all():
+            changes += (np.flatnonzero(epochs[1:] != epochs[:-1]) + 1).tolist()
+        for row in changes:
             if int(epochs[row]) > after.latest_epoch:
-                # LOGEPOCHS-1
-                start = int(rows["base_offset"][row]) if after.entries else self.now.log_end
+                start = self.published.log_end  # the first epoch covers the whole log
+                if after.entries:
+                    start = int(rows["base_offset"][row])
                 after.assign(int(epochs[row]), start)
         if before.latest_epoch > after.latest_epoch:
             after.assign(before.latest_epoch, _end_of(rows))
@@ -202,35 +204,40 @@ class LockedReplica:
 
     def _take_run(self, run: memoryview, rows: Batches, leading: Leading) -> bool:
         """Append one run of data batches, or one control batch. Raises Fenced."""
-        held = self.held
-        first = int(rows["position"][0]) if len(rows) else 0
+        partition = self.partition
+        first = 0
+        epoch = -1
+        if len(rows):
+            first = int(rows["position"][0])
+            epoch = int(rows["leader_epoch"][0])
         start = 0
-        known = -1 if not len(rows) else int(rows["leader_epoch"][0])
         while True:
-            part = rows[np.searchsorted(rows["position"], first + start) :] if start else rows
+            part = rows
+            if start:
+                part = rows[np.searchsorted(rows["position"], first + start) :]
             self._note_gap(part)
-            control = len(part) > 0 and bool(int(part["attributes"][0]) & CONTROL)
-            with self._ending(run, part) if control else _NO_ENDING as ending:
+            is_control = len(part) > 0 and bool(int(part["attributes"][0]) & CONTROL)
+            with self._open_ending(run, part) if is_control else _NO_ENDING as ending:
                 code = replication.follow(
-                    held.writer.native(), leading, known, run, start, part, ending
+                    partition.writer.native(), leading, epoch, run, start, part, ending
                 )
             if code == system.APPENDED:
-                consumed = int(held.writer.native().out.consumed)
-                self._copied(run, start, part, consumed)
+                consumed = int(partition.writer.native().out.consumed)
+                self._take_producers(run, start, part, consumed)
                 self._refresh()
                 start += consumed
                 if start >= len(run):
                     return True
             elif code == replication.NEW_EPOCH:
-                known = int(part["leader_epoch"][part["leader_epoch"] > known][0])
+                epoch = int(part["leader_epoch"][part["leader_epoch"] > epoch][0])
             elif code == replication.FENCED:
                 raise Fenced
             elif code == replication.NOT_NEXT:
                 return False
-            elif code == system.MUST_ROLL and not self.now.segment_size:
+            elif code == system.MUST_ROLL and not self.published.segment_size:
                 raise CorruptRecordError(
                     "a batch whose offset is too far from the start of its segment",
-                    path=file_names.segment_path(held.path, self.now.segment_base),
+                    path=file_names.segment_path(partition.path, self.published.segment_base),
                     found=int(part["base_offset"][0]),
                 )
             else:
@@ -238,67 +245,67 @@ class LockedReplica:
             self._refresh()
 
     def _note_gap(self, rows: Batches) -> None:
-        """LOCKEDREPLICA-5."""
-        now = self.now
-        held = self.held
-        if not len(rows) or not now.flags & GAPLESS:
+        """Note the first gap of a segment in the manifest before a batch after it is written."""
+        published = self.published
+        partition = self.partition
+        if not len(rows) or not published.flags & GAPLESS:
             return
-        if len(rows) == 1 and int(rows["base_offset"][0]) == now.log_end:
+        if len(rows) == 1 and int(rows["base_offset"][0]) == published.log_end:
             return
         starts = rows["base_offset"]
         ends = rows["base_offset"] + rows["last_offset_delta"] + 1
-        if int(starts[0]) == now.log_end and (starts[1:] == ends[:-1]).all():
+        if int(starts[0]) == published.log_end and (starts[1:] == ends[:-1]).all():
             return
-        start = Start(now.log_start, now.segment_base, held.state.context.visit)
-        held.state.manifest.note(start)
-        held.state.manifest.sync()
+        start = Start(published.log_start, published.segment_base, partition.state.context.visit)
+        partition.state.manifest.note(start)
+        partition.state.manifest.sync()
 
     @scope
-    def _ending(self, run: memoryview, rows: Batches) -> Iterator[system.Ending]:
+    def _open_ending(self, run: memoryview, rows: Batches) -> Iterator[system.Ending]:
         """The end of a transaction; the run is a control batch."""
-        held = self.held
+        partition = self.partition
         row = rows[0]
-        state = held.producer_state(self.now)
+        state = partition.producer_state(self.published)
         marker = producer_history.marker_in(bytes(run), 0) if row["records"] else None
-        unstable, entry = markers.ending(
+        unstable, entry = markers.ending_of(
             state, int(row["producer_id"]), marker, int(row["base_offset"])
         )
         path = file_names.segment_path(
-            held.path, self.now.segment_base, file_names.TRANSACTION_INDEX
+            partition.path, self.published.segment_base, file_names.TRANSACTION_INDEX
         )
-        with contextlib.ExitStack() as opened:
-            fd = (
-                -1
-                if entry is None
-                else opened.enter_context(files.opened(path, files.CREATE, held.mode))
-            )
+        if entry is None:
+            yield system.Ending(unstable, None, -1)
+            return
+        with files.opened(path, files.CREATE, partition.mode) as fd:
             yield system.Ending(unstable, entry, fd)
 
-    def _copied(self, run: memoryview, start: int, rows: Batches, consumed: int) -> None:
+    def _take_producers(self, run: memoryview, start: int, rows: Batches, consumed: int) -> None:
         """Take the producers of appended batches over."""
         if not consumed:
             return
         if start + consumed < len(run):
             rows = rows[: np.searchsorted(rows["position"], int(rows["position"][0]) + consumed)]
-        self.held.producers.copied(
-            rows, producer_history.markers_in(run[start:], rows), self.held.writer.native()
+        self.partition.producers.take_copied(
+            rows, producer_history.markers_in(run[start:], rows), self.partition.writer.native()
         )
 
 
-def begun(before: EpochCache, now: Published, replica: Replica, epoch: int) -> EpochCache:
+def epochs_of_leader(
+    before: EpochCache, published: Published, replica: Replica, epoch: int
+) -> EpochCache:
     """The epochs of a leader that begins an epoch above that of its page."""
     after = EpochCache.from_rising(entry for entry in before.entries if entry[0] < epoch)
-    if replica.role == replication.ROLE_LEADER and replica.epoch_start < now.log_end:
+    if replica.role == replication.ROLE_LEADER and replica.epoch_start < published.log_end:
         # the interrupted beginning replaced an epoch without a batch
-        after.assign(now.epoch, replica.epoch_start)
-    after.assign(epoch, now.log_end)
+        after.assign(published.epoch, replica.epoch_start)
+    after.assign(epoch, published.log_end)
     return after
 
 
-def joined(before: EpochCache, now: Published, epoch: int) -> EpochCache:
+def epochs_of_follower(before: EpochCache, published: Published, epoch: int) -> EpochCache:
     """The epochs of a follower whose next batch is the first one of an epoch."""
-    after = with_batches(before, now.log_end)
-    after.assign(epoch, now.log_end)
+    after = with_batches(before, published.log_end)
+    after.assign(epoch, published.log_end)
     return after
 
 
@@ -311,7 +318,7 @@ def _end_of(rows: Batches) -> int:
     return int(rows["base_offset"][-1] + rows["last_offset_delta"][-1]) + 1
 
 
-def _runs(rows: Batches) -> Iterator[Batches]:
+def _split_runs(rows: Batches) -> Iterator[Batches]:
     """Runs of data batches, and each control batch alone."""
     if len(rows) == 1:
         yield rows

@@ -1,8 +1,7 @@
 """Contains the refusals of a replica: another epoch, another role, too few replicas in sync.
 
-REFUSAL-1  a refused operation has changed nothing; the caller reads the pages or the decision log
-    again
-REFUSAL-2  `Refused` and its subclasses never leave the package
+- A refused operation has changed nothing; the caller reads the pages or the decision log again.
+- `Refused` and its subclasses never leave the package.
 """
 
 from __future__ import annotations

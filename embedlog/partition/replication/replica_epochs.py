@@ -1,18 +1,18 @@
 """The leader epochs of one replica, without the append lock as long as its leader-epoch-checkpoint
 is in order.
 
-REPLICAEPOCHS-1  a checkpoint is believed if it covers the log and was compared with its batches
-    (LOGEPOCHS-6, EPOCHFILE-1). Another one is made again under the lock
-REPLICAEPOCHS-2  the epoch of the last batch comes from such a checkpoint, else from the batch
-    itself. It is read after the page. So it has the epoch of each batch below the published end
-    (REPLICALOG-2), unless the log was cut meanwhile. Damage of an epoch without a batch is not
-    noticed by a comparison: no batch has a later epoch than the page
-REPLICAEPOCHS-3  the epochs of a log that was copied after a compaction begin where they have a
-    batch, and the first one at the log start. So a batch at or above an offset decides whether the
-    log has, or had, the record of an epoch there. One of that epoch shows that it was there; one of
-    a later epoch at that offset, or below it, shows that it was not. Otherwise it is not known
-REPLICAEPOCHS-4  the sequences of a producer are a function of the log, too, and outlast its
-    records. So they show what the epochs do not
+- A checkpoint is believed if it covers the log and was compared with its batches (`log_epochs`).
+  Another one is made again under the lock.
+- The epoch of the last batch comes from such a checkpoint, else from the batch itself. It is read
+  after the page. So it has the epoch of each batch below the published end, unless
+  the log was cut meanwhile. Damage of an epoch without a batch is not noticed by a comparison: no
+  batch has a later epoch than the page.
+- The epochs of a log that was copied after a compaction begin where they have a batch, and the
+  first one at the log start. So a batch at or above an offset decides whether the log has, or had,
+  the record of an epoch there. One of that epoch shows that it was there; one of a later epoch at
+  that offset, or below it, shows that it was not. Otherwise it is not known.
+- The sequences of a producer are a function of the log, too, and outlast its records. So they show
+  what the epochs do not.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class ReplicaEpochs:
         self._reader = reader
         self._state = lock.state
         # a generation and a log end, and the epoch of its last batch
-        self._last: tuple[tuple[int, int], int] = (-1, -1), -1
+        self._last: tuple[tuple[int, int], int] = ((-1, -1), -1)
         reader.epochs.compare = self._compare
 
-    def checked(self, now: Published, deadline_ns: int) -> EpochCache:
+    def read_checked(self, published: Published, deadline_ns: int) -> EpochCache:
         """The leader-epoch-checkpoint; a damaged one is made again."""
         with contextlib.suppress(*log_epochs.DAMAGE):
-            found = self._state.epoch_file.read()
-            if self._agrees(found, now):
-                return found
-        with self._lock.exclusive(deadline_ns) as held:
-            return held.epochs()
+            epochs = self._state.epoch_file.read()
+            if self._agrees(epochs, published):
+                return epochs
+        with self._lock.exclusive(deadline_ns) as locked:
+            return locked.epochs()
 
     def compare_early(self) -> None:
         """Compare the checkpoint with the batches without a lock: the next holder of the append
@@ -56,72 +56,77 @@ class ReplicaEpochs:
 
         Raises the errors of a load, and StorageError.
         """
-        now = self._state.published()
+        published = self._state.published()
         with contextlib.suppress(*log_epochs.DAMAGE):  # the holder of the lock makes it again
-            self._agrees(self._state.epoch_file.read(), now)
+            self._agrees(self._state.epoch_file.read(), published)
 
-    def end(self, epoch: int) -> tuple[int, int]:
+    def end_of(self, epoch: int) -> tuple[int, int]:
         """`Partition.epoch_end`; a damaged leader-epoch-checkpoint is made again first, unless the
         log is read only.
         """
         self._compare_first()
-        return self._reader.epochs.end(epoch)
+        return self._reader.epochs.end_of(epoch)
 
-    def known_end(self, epoch: int) -> tuple[int, int]:
-        """As `end`; (-1, -1) also for an epoch below all that are known: what a follower has of it
-        is not (REPLICALOG-7).
+    def known_end_of(self, epoch: int) -> tuple[int, int]:
+        """As `end_of`; (-1, -1) also for an epoch below all that are known: what a follower has of
+        it is not.
         """
         self._compare_first()
-        return self._reader.epochs.known_end(epoch)
+        return self._reader.epochs.known_end_of(epoch)
 
     def contains(self, epoch: int, offset: int) -> bool | None:
         """Whether the record that a leader appended in an epoch at an offset is, or was, in this
-        log (REPLICAEPOCHS-3).
+        log.
 
         None if that is not known: the batches there were deleted or removed by a compaction.
         """
         self._compare_first()
         while True:
-            cache, log_end = self._reader.epochs.of_log()
-            if offset >= log_end or epoch >= cache.latest_epoch > -1:
-                return offset < log_end and epoch == cache.latest_epoch
+            epochs, log_end = self._reader.epochs.epochs_and_end()
+            if offset >= log_end or epoch >= epochs.latest_epoch > -1:
+                return offset < log_end and epoch == epochs.latest_epoch
             # the log start or the log end has changed meanwhile
             with contextlib.suppress(OffsetOutOfRangeError):
-                return self._decided(epoch, offset, self._batch_from(offset), cache)
+                return self._decide(epoch, offset, self._read_batch_from(offset), epochs)
 
     def has_sequence(self, stamp: Stamp, sequence: int) -> bool | None:
-        """Whether the record of a producer with a sequence is, or was, in this log
-        (REPLICAEPOCHS-4).
+        """Whether the record of a producer with a sequence is, or was, in this log.
 
         None if the log does not know the producer in the epoch of the stamp.
         """
         self._state.ensure_open()
         with self._lock.mutex_until(self._state.deadline()):
             producer = self._lock.present_producers().producers.get(stamp.producer_id)
-        return (
-            producer.has(sequence)
-            if producer is not None and producer.epoch == stamp.epoch
-            else None
-        )
+        if producer is None or producer.epoch != stamp.epoch:
+            return None
+        return producer.has(sequence)
 
-    def _batch_from(self, offset: int) -> tuple[int, int] | None:
+    def _read_batch_from(self, offset: int) -> tuple[int, int] | None:
         """The base offset and the epoch of the batch at an offset, or of the first one above it."""
-        at = max(offset, self._state.published().log_start)
-        found = self._reader.fetch(
-            at, max_bytes=0, committed=False, upto=None, pool=None, whole=True
-        ).batches
-        return (int(found["base_offset"][0]), int(found["leader_epoch"][0])) if len(found) else None
+        start = max(offset, self._state.published().log_start)
+        fetched = self._reader.fetch(
+            start, max_bytes=0, committed=False, upto=None, pool=None, whole=True
+        )
+        if not len(fetched.batches):
+            return None
+        batch = fetched.batches[0]
+        return int(batch["base_offset"]), int(batch["leader_epoch"])
 
-    def _decided(
-        self, epoch: int, offset: int, batch: tuple[int, int] | None, cache: EpochCache
+    def _decide(
+        self, epoch: int, offset: int, batch: tuple[int, int] | None, epochs: EpochCache
     ) -> bool | None:
         """What a batch at or above an offset, or none, shows about the record of an epoch there."""
         if batch is None:
             return None
-        if batch[1] <= epoch:
-            return batch[1] == epoch
-        later = any(entry[0] > epoch and entry[1] <= offset for entry in cache.entries[1:])
-        return False if batch[0] <= offset or later else None
+        batch_offset, batch_epoch = batch
+        if batch_epoch <= epoch:
+            return batch_epoch == epoch
+        if batch_offset <= offset:
+            return False
+        for later_epoch, start in epochs.entries[1:]:
+            if later_epoch > epoch and start <= offset:
+                return False
+        return None
 
     def _compare_first(self) -> None:
         if not self._state.context.read_only:
@@ -129,61 +134,64 @@ class ReplicaEpochs:
 
     def _compare(self) -> None:
         """Make a checkpoint again that is damaged, or that does not agree with the batches."""
-        now = self._state.published()
+        published = self._state.published()
         with contextlib.suppress(*log_epochs.DAMAGE):
-            if self._agrees(self._reader.epochs.stored(now.epoch), now):
+            if self._agrees(self._reader.epochs.stored_with(published.epoch), published):
                 return
-        with self._lock.exclusive() as held:
-            held.epochs()
+        with self._lock.exclusive() as locked:
+            locked.epochs()
         self._reader.epochs.forget()
 
-    def _agrees(self, epochs: EpochCache, now: Published) -> bool:
+    def _agrees(self, epochs: EpochCache, published: Published) -> bool:
         """Whether a checkpoint covers the log and agrees with its batches. It is compared once,
         without a lock.
         """
         file = self._state.epoch_file
-        if not log_epochs.covers(epochs, now):
+        if not log_epochs.covers(epochs, published):
             return False
         if epochs.entries != file.compared and log_epochs.agrees(
-            self._state.path, now, epochs, file.compared
+            self._state.path, published, epochs, file.compared
         ):
             file.compared = list(epochs.entries)
         return epochs.entries == file.compared
 
-    def of_last_batch(self, now: Published, replica: Replica) -> int:
+    def epoch_of_last_batch(self, published: Published, replica: Replica) -> int:
         """The epoch of the last batch of what was published, -1 without one. No lock is taken: an
         election waits for none.
 
         Raises CorruptRecordError for a damaged batch, if it is read.
         """
-        if now.log_end == now.log_start:
+        if published.log_end == published.log_start:
             return -1
-        if replica.role == ROLE_LEADER and replica.epoch_start < now.log_end:
-            return now.epoch
+        if replica.role == ROLE_LEADER and replica.epoch_start < published.log_end:
+            return published.epoch
         end, epoch = self._last
-        if end != (now.generation, now.log_end):
-            known = self._stored_last(now)
-            epoch = self._read_last(now) if known is None else known
-            self._last = (now.generation, now.log_end), epoch
+        if end != (published.generation, published.log_end):
+            stored_epoch = self._read_stored_last(published)
+            if stored_epoch is None:
+                stored_epoch = self._read_last(published)
+            epoch = stored_epoch
+            self._last = ((published.generation, published.log_end), epoch)
         return epoch
 
-    def _stored_last(self, now: Published) -> int | None:
-        """The epoch of the last batch in the checkpoint; None if it is not to be believed
-        (REPLICAEPOCHS-2).
-        """
+    def _read_stored_last(self, published: Published) -> int | None:
+        """The epoch of the last batch in the checkpoint; None if it is not to be believed."""
         file = self._state.epoch_file
         with contextlib.suppress(*log_epochs.DAMAGE):
             epochs = file.read()
-            if epochs.entries != file.compared or not log_epochs.covers(epochs, now):
+            if epochs.entries != file.compared or not log_epochs.covers(epochs, published):
                 return None
-            last = with_batches(epochs, now.log_end).latest_epoch
-            if last <= now.epoch and self._state.published().generation == now.generation:
+            last = with_batches(epochs, published.log_end).latest_epoch
+            if (
+                last <= published.epoch
+                and self._state.published().generation == published.generation
+            ):
                 return last
         return None
 
-    def _read_last(self, now: Published) -> int:
-        end = now.log_end
-        found = self._reader.fetch(
+    def _read_last(self, published: Published) -> int:
+        end = published.log_end
+        fetched = self._reader.fetch(
             end - 1, max_bytes=0, committed=False, upto=end, pool=None, whole=True
         )
-        return int(found.batches["leader_epoch"][-1]) if len(found.batches) else -1
+        return int(fetched.batches["leader_epoch"][-1]) if len(fetched.batches) else -1

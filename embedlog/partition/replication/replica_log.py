@@ -1,22 +1,21 @@
 """The log of one replica: it leads, or follows a leader; it takes batches unchanged, and commits
 what the ISR has.
 
-REPLICALOG-1  every change happens under the append lock of this partition, and compares the epoch
-    of the page first
-REPLICALOG-2  the start of an epoch is in the leader-epoch-checkpoint before a page or a batch has
-    the epoch
-REPLICALOG-3  a follower is cut where its epochs and those of the leader diverge, before it takes a
-              batch of a later epoch. Cut, epoch and role are one publication (REPLICA-2)
-REPLICALOG-4  no file of another directory is read under this lock, except for control pages
-REPLICALOG-5  a page without a role has no high watermark: the checkpoint of the last orderly close
-    has one (REPLICA-11)
-REPLICALOG-6  of a follower that began again, `purged_to` is above the log end until its copy has
-              passed it. It is that of the leader of this epoch, as of the begin: the copy of
-              another one begins again (REPLICA-20)
-REPLICALOG-7  a replica outside ISR and ELR, of which nothing is known to be its leader's, begins
-              again at the leader's log start. Else it keeps the open transactions of records that
-              the leader never had, or lacks those between both log starts. Its records above both
-              are cut first (LOGCUT-5). Until it has begun, its page has no role
+- Every change happens under the append lock of this partition, and compares the epoch of the page
+  first.
+- The start of an epoch is in the leader-epoch-checkpoint before a page or a batch has the epoch.
+- A follower is cut where its epochs and those of the leader diverge, before it takes a batch of a
+  later epoch. Cut, epoch and role are one publication (REPLICA-2).
+- No file of another directory is read under this lock, except for control pages.
+- A page without a role has no high watermark: the checkpoint of the last orderly close has one
+  (REPLICA-11).
+- Of a follower that began again, `purged_to` is above the log end until its copy has passed it. It
+  is that of the leader of this epoch, as of the begin: the copy of another one begins again
+  (REPLICA-20).
+- A replica outside ISR and ELR, of which nothing is known to be its leader's, begins again at the
+  leader's log start. Else it keeps the open transactions of records that the leader never had, or
+  lacks those between both log starts. Its records above both are cut first, so that they stay in
+  other files. Until it has begun, its page has no role.
 """
 
 from __future__ import annotations
@@ -45,10 +44,14 @@ from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.epoch_file import Staging
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.reader import Fetched, Reader
-from embedlog.partition.replication.deleted_records import Source, lacks_deleted, source_of
+from embedlog.partition.replication.deleted_records import CopySource, lacks_deleted, source_of
 from embedlog.partition.replication.followers import Followers
 from embedlog.partition.replication.known_high_watermark import known_high_watermark
-from embedlog.partition.replication.locked_replica import LockedReplica, begun, joined
+from embedlog.partition.replication.locked_replica import (
+    LockedReplica,
+    epochs_of_follower,
+    epochs_of_leader,
+)
 from embedlog.partition.replication.refusals import Fenced, NotLeader, TooFew
 from embedlog.partition.replication.replica_epochs import ReplicaEpochs
 from embedlog.partition.sync import Syncer
@@ -60,7 +63,7 @@ if TYPE_CHECKING:
     from embedlog._native.probe import Probe
 
 __all__ = [
-    "Decision",
+    "LeaderDecision",
     "Fenced",
     "Followers",
     "Leading",
@@ -69,7 +72,7 @@ __all__ = [
     "ReplicaLog",
     "Staging",
     "TooFew",
-    "Source",
+    "CopySource",
     "lacks_deleted",
     "source_of",
 ]
@@ -78,7 +81,7 @@ EpochEnd = Callable[[int], tuple[int, int]]
 LAST_READS = 8  # of a last batch, while the log is cut
 
 
-class Decision(NamedTuple):
+class LeaderDecision(NamedTuple):
     """A decision about a partition, as far as the leader's page contains it."""
 
     leader: int  # node
@@ -105,16 +108,16 @@ class ReplicaLog:
         state = self._state
         mapped = state.page_file
         if mapped is not None and not state.closed and not state.context.read_only:
-            found = replication.read(mapped.page)
-            if found is not None and mapped.page.is_alive():
-                return found
-        now = state.published()  # maps the page again if it was replaced
+            publication = replication.read(mapped.page)
+            if publication is not None and mapped.page.is_alive():
+                return publication
+        published = state.published()  # maps the page again if it was replaced
         if state.page_file is None:
-            return now, Replica()  # of a reader, without a process that writes
-        found = replication.read(state.page)
-        if found is None:
+            return published, Replica()  # of a reader, without a process that writes
+        publication = replication.read(state.page)
+        if publication is None:
             raise StorageError("the control page is damaged", path=state.path / file_names.PAGE)
-        return found
+        return publication
 
     @property
     def slot(self) -> int:
@@ -126,17 +129,18 @@ class ReplicaLog:
         """The bytes of batches that this process copied here from a leader, since the directory was
         opened.
         """
-        place = (self._state.topic, self._state.number)
+        partition = (self._state.topic, self._state.number)
+        copied_bytes = self._state.context.copied_bytes.get(partition, 0)
         writer = self._state.writer
-        return self._state.context.copied_bytes.get(place, 0) + (
-            int(writer.raw.copied_bytes) if writer is not None else 0
-        )
+        if writer is not None:
+            copied_bytes += int(writer.raw.copied_bytes)
+        return copied_bytes
 
     @scope
     def exclusive(self, deadline_ns: int | None = None) -> Iterator[LockedReplica]:
         """The append lock, with everything repaired. Raises LockTimeoutError."""
-        with self._lock.exclusive(deadline_ns) as held:
-            yield LockedReplica(self._lock, held)
+        with self._lock.exclusive(deadline_ns) as partition:
+            yield LockedReplica(self._lock, partition)
 
     # ---- appends of this process -----------------------------------------------------------------
 
@@ -164,34 +168,33 @@ class ReplicaLog:
         return Followers(self._lock, locks, epoch, needed, probes)
 
     @staticmethod
-    def check_leads(held: LockedPartition, epoch: int) -> None:
+    def check_leads(locked: LockedPartition, epoch: int) -> None:
         """Raise NotLeader unless the page leads in this epoch."""
-        if held.replica.role != ROLE_LEADER or held.state.read_page().epoch != epoch:
+        if locked.replica.role != ROLE_LEADER or locked.state.read_page().epoch != epoch:
             raise NotLeader
 
     # ---- roles -----------------------------------------------------------------------------------
 
-    def lead(self, decision: Decision, deadline_ns: int | None = None) -> bool:
+    def lead(self, decision: LeaderDecision, deadline_ns: int | None = None) -> bool:
         """Install a decision by which this replica leads; False if the page shows it, or a later
         one (REPLICA-9).
         """
-        with self.exclusive(deadline_ns) as held:
-            now = held.now
-            replica = held.replica
-            known = (
-                (now.epoch, replica.partition_epoch)
-                if replica.role != ROLE_NONE
-                else (now.epoch, -2)
-            )
-            if (decision.epoch, decision.partition_epoch) <= known or decision.epoch < now.epoch:
+        with self.exclusive(deadline_ns) as locked:
+            published = locked.published
+            replica = locked.replica
+            if decision.epoch < published.epoch:
                 return False
-            if replica.role == ROLE_FOLLOWER and decision.epoch == now.epoch:
+            # without a role the page shows no decision of its epoch
+            partition_epoch = replica.partition_epoch if replica.role != ROLE_NONE else -2
+            if decision.epoch == published.epoch and decision.partition_epoch <= partition_epoch:
+                return False
+            if replica.role == ROLE_FOLLOWER and decision.epoch == published.epoch:
                 return False  # another directory leads in this epoch
-            now = self._with_high_watermark(now, replica)
+            published = self._with_high_watermark(published, replica)
             start = replica.epoch_start
             epochs = None
-            if replica.role == ROLE_NONE or decision.epoch != now.epoch:
-                start, epochs = self._begin_epoch(held, decision.epoch)
+            if replica.role == ROLE_NONE or decision.epoch != published.epoch:
+                start, epochs = self._begin_epoch(locked, decision.epoch)
             changed = replica._replace(
                 epoch_start=start,
                 maximal_isr=decision.isr,
@@ -201,50 +204,55 @@ class ReplicaLog:
                 partition_epoch=decision.partition_epoch,
                 min_in_sync=decision.min_in_sync,
             )
-            held.publish(now._replace(epoch=decision.epoch), changed)
+            locked.publish(published._replace(epoch=decision.epoch), changed)
             if epochs is not None:
                 self._reader.epochs.note(epochs)
         return True
 
     @staticmethod
-    def _begin_epoch(held: LockedReplica, epoch: int) -> tuple[int, EpochCache]:
+    def _begin_epoch(locked: LockedReplica, epoch: int) -> tuple[int, EpochCache]:
         """The start of an epoch: the log end, or where it began before an orderly close. And the
         stored epochs.
         """
-        before = held.epochs()
+        before = locked.epochs()
         latest = before.latest
         if (
-            held.replica.role == ROLE_NONE
+            locked.replica.role == ROLE_NONE
             and latest is not None
             and latest[0] == epoch
-            and latest[1] <= held.now.log_end
+            and latest[1] <= locked.published.log_end
         ):
             return latest[1], before
-        after = held.begin_epoch(epoch, before)
+        after = locked.begin_epoch(epoch, before)
         system.point("lead-epoch")
-        return held.now.log_end, after
+        return locked.published.log_end, after
 
     def stage_epoch(self, epoch: int, *, leads: bool) -> Staging | None:
         """Prepare the checkpoint that this replica will store as leader or follower in a later
         epoch, without a lock.
 
-        None if nothing is to be prepared. Nothing depends on it (EPOCHFILE-2).
+        None if nothing is to be prepared. Nothing depends on it (`epoch_file`).
         """
-        now, replica = self.published()
-        if now.epoch >= epoch or self._state.page_file is None:
+        published, replica = self.published()
+        if published.epoch >= epoch or self._state.page_file is None:
             return None
-        before = self._reader.epochs.known(now.epoch)
-        after = begun(before, now, replica, epoch) if leads else joined(before, now, epoch)
+        before = self._reader.epochs.epochs_with(published.epoch)
+        if leads:
+            after = epochs_of_leader(before, published, replica, epoch)
+        else:
+            after = epochs_of_follower(before, published, epoch)
         return self._state.epoch_file.stage(after)
 
-    def _with_high_watermark(self, now: Published, replica: Replica) -> Published:
-        """REPLICALOG-5."""
-        known = known_high_watermark(self._state, now, replica.role)
-        return now if known == now.high_watermark else now._replace(high_watermark=known)
+    def _with_high_watermark(self, published: Published, replica: Replica) -> Published:
+        """The tuple with the high watermark of the last orderly close, if its page has no role."""
+        high_watermark = known_high_watermark(self._state, published, replica.role)
+        if high_watermark == published.high_watermark:
+            return published
+        return published._replace(high_watermark=high_watermark)
 
     def compare_epochs(self) -> None:
-        """Compare the leader-epoch-checkpoint with the batches before a lock is taken
-        (LOGEPOCHS-6). Raises StorageError, and the errors of a load.
+        """Compare the leader-epoch-checkpoint with the batches before a lock is taken. Raises
+        StorageError, and the errors of a load.
         """
         self.epochs.compare_early()
 
@@ -258,28 +266,36 @@ class ReplicaLog:
         limit: int | None = None,
         start: int | None = None,
     ) -> int:
-        """Follow a leader in this epoch; the log end after the cut (REPLICALOG-3). Raises Fenced.
+        """Follow a leader in this epoch; the log end after the cut. Raises Fenced.
 
         `limit`: nothing after this offset is kept, because its bytes are not those of the leader.
-        `start`: the leader's log start, for a replica outside ISR and ELR (REPLICALOG-7).
-        `epoch_end`: the leader's, called without a lock (REPLICALOG-4).
+        `start`: the leader's log start, for a replica outside ISR and ELR. `epoch_end`: the
+        leader's, called without a lock.
         """
         until = self._state.deadline() if deadline_ns is None else deadline_ns
         while True:
-            now, _ = self.published()
-            epochs = self.epochs.checked(now, until)
-            end = agreed_end(epochs, now.log_end, epoch_end)
-            if end < now.high_watermark:
-                with self.exclusive(until) as held:
-                    epochs = held.held.epochs_of_log(epochs)
-                end = agreed_end(epochs, now.log_end, epoch_end)
-            end = end if limit is None else min(end, limit)
-            with self.exclusive(until) as held:
-                found = self._follow_locked(held, leader, epoch, (end, start), now.log_end, epochs)
-            if found is None:
+            published, _ = self.published()
+            epochs = self.epochs.read_checked(published, until)
+            end = agreed_end(epochs, published.log_end, epoch_end)
+            if end < published.high_watermark:
+                with self.exclusive(until) as locked:
+                    epochs = locked.partition.remake_epochs(epochs)
+                end = agreed_end(epochs, published.log_end, epoch_end)
+            if limit is not None:
+                end = min(end, limit)
+            with self.exclusive(until) as locked:
+                log_end = self._follow_locked(
+                    locked,
+                    leader,
+                    epoch,
+                    agreed=(end, start),
+                    compared_end=published.log_end,
+                    compared=epochs,
+                )
+            if log_end is None:
                 raise Fenced
-            if found >= 0:
-                return found
+            if log_end >= 0:
+                return log_end
             if system.boot_ns() >= until:
                 raise LockTimeoutError(
                     "the log keeps changing before it follows", path=self._state.path
@@ -287,49 +303,55 @@ class ReplicaLog:
 
     def _follow_locked(
         self,
-        held: LockedReplica,
+        locked: LockedReplica,
         leader: int,
         epoch: int,
+        *,
         agreed: tuple[int, int | None],
-        seen_end: int,
-        seen: EpochCache,
+        compared_end: int,
+        compared: EpochCache,
     ) -> int | None:
         """The log end after the cut; None if the page is in a later epoch, -1 if the log is not the
-        seen one. `agreed`: the end of what the leader has, too, and the `start` of `follow`.
+        compared one. `agreed`: the end of what the leader has, too, and the `start` of `follow`.
         """
-        (end, start) = agreed
-        now = held.now
-        replica = held.replica
-        if now.epoch > epoch or (now.epoch == epoch and replica.role == ROLE_LEADER):
+        end, start = agreed
+        published = locked.published
+        replica = locked.replica
+        if published.epoch > epoch or (published.epoch == epoch and replica.role == ROLE_LEADER):
             return None
-        if now.epoch == epoch and replica.role == ROLE_FOLLOWER:
-            return now.log_end
-        if now.log_end != seen_end or held.epochs().entries != seen.entries:
+        if published.epoch == epoch and replica.role == ROLE_FOLLOWER:
+            return published.log_end
+        if published.log_end != compared_end or locked.epochs().entries != compared.entries:
             return -1
-        now = self._with_high_watermark(now, replica)
-        restarts = start is not None and end <= now.log_start  # REPLICALOG-7
-        begin = start if start is not None and restarts else max(end, now.log_start)
-        if now.purged_to > begin:
-            now = now._replace(purged_to=begin)  # REPLICALOG-6
-        if now != held.now:
-            held.publish(now, replica)
+        published = self._with_high_watermark(published, replica)
+        begin = max(end, published.log_start)
+        restarts = False
+        if start is not None and end <= published.log_start:
+            restarts = True  # nothing of it is known to be the leader's
+            begin = start
+        if published.purged_to > begin:
+            published = published._replace(purged_to=begin)  # that of the leader of this epoch
+        if published != locked.published:
+            locked.publish(published, replica)
         changed = replica._replace(
             maximal_isr=0, decided_isr=0, role=ROLE_FOLLOWER, leader=leader, epoch_start=0
         )
         if restarts:
-            held.held.state.give_up()
-            held.truncate(max(begin, now.log_start), epoch, changed._replace(role=ROLE_NONE))
+            locked.partition.state.give_up()
+            locked.truncate(
+                max(begin, published.log_start), epoch, changed._replace(role=ROLE_NONE)
+            )
             system.point("follow-restart")
-            held.restart(begin, epoch, changed)
+            locked.restart(begin, epoch, changed)
         else:
-            held.truncate(begin, epoch, changed)
-        return held.now.log_end
+            locked.truncate(begin, epoch, changed)
+        return locked.published.log_end
 
-    def last_epoch(self, now: Published, replica: Replica) -> int:
+    def last_epoch(self, published: Published, replica: Replica) -> int:
         """The epoch of the last batch of what `published` returned, -1 without one. Raises
         CorruptRecordError.
         """
-        return self.epochs.of_last_batch(now, replica)
+        return self.epochs.epoch_of_last_batch(published, replica)
 
     def last_shown(self) -> tuple[Published, Replica, int]:
         """As `published`, with the epoch of the last batch. The page is read again if the log was
@@ -338,11 +360,11 @@ class ReplicaLog:
         Raises CorruptRecordError; StorageError if each of several reads met a cut.
         """
         for _ in range(LAST_READS):
-            now, replica = self.published()
+            published, replica = self.published()
             with contextlib.suppress(OffsetOutOfRangeError):  # the log ends earlier now
-                epoch = self.last_epoch(now, replica)
-                if self.published()[0].generation == now.generation:
-                    return now, replica, epoch
+                epoch = self.last_epoch(published, replica)
+                if self.published()[0].generation == published.generation:
+                    return published, replica, epoch
         raise StorageError(
             "the log was cut during each read of its last batch", path=self._state.path
         )
@@ -362,11 +384,11 @@ class ReplicaLog:
         The generation is compared afterwards. Raises OffsetOutOfRangeError, CorruptRecordError.
         """
         self._state.ensure_open()
-        found = self._reader.fetch(
+        fetched = self._reader.fetch(
             offset, max_bytes=max_bytes, committed=False, upto=upto, pool=pool, whole=True
         )
-        found.offset = offset
-        return found
+        fetched.offset = offset
+        return fetched
 
     def bytes_from(self, offset: int) -> int:
         """Bytes from an offset of the active segment to the log end; up to an index interval
@@ -380,15 +402,14 @@ class ReplicaLog:
 
         None while segments are replaced.
         """
-        now = self._state.published()
-        if now.generation % 2:
+        published = self._state.published()
+        if published.generation % 2:
             return None
-        path = file_names.segment_path(self._state.path, self._lock.segments.at(offset, now).base)
-        return (
-            None
-            if files.exists(path) or self._state.published().generation != now.generation
-            else path
-        )
+        base = self._lock.segments.at(offset, published).base
+        path = file_names.segment_path(self._state.path, base)
+        if files.exists(path) or self._state.published().generation != published.generation:
+            return None
+        return path
 
     def take(
         self,
@@ -405,25 +426,22 @@ class ReplicaLog:
         """
         until = self._state.deadline() if deadline_ns is None else deadline_ns
         leading = Leading(high_watermark, epoch, gaps_allowed=True, log_start=log_start)
-        fenced = False
-        with self.exclusive(until) as held:
-            fenced = held.now.epoch > epoch
-            if not fenced:
-                held.take(
-                    fetched.data,
-                    fetched.batches,
-                    leading,
-                    fetched.offset if len(fetched.batches) else None,
-                )
-            now = held.now
-        if fenced:
+        is_fenced = False
+        with self.exclusive(until) as locked:
+            is_fenced = locked.published.epoch > epoch
+            if not is_fenced:
+                at = fetched.offset if len(fetched.batches) else None
+                locked.take(fetched.data, fetched.batches, leading, at)
+            published = locked.published
+        if is_fenced:
             raise Fenced
-        self._syncer.flush_if_due(now.log_end, now.log_end - self._state.durable_offset, 0, until)
-        return now.log_end
+        unsynced_count = published.log_end - self._state.durable_offset
+        self._syncer.flush_if_due(published.log_end, unsynced_count, 0, until)
+        return published.log_end
 
     def begin_again(
         self,
-        leader: Source,
+        leader: CopySource,
         epoch: int,
         offset: int,
         deadline_ns: int | None = None,
@@ -433,23 +451,23 @@ class ReplicaLog:
         """Drop the log of a follower that lacks what its leader has deleted, and begin at an
         offset; the log end.
 
-        `leader` is what the leader published in this epoch (REPLICALOG-6, REPLICA-20). The offset
-        is its log start, or the first one of the batch in which that is. `inside`: a log end that
-        is inside a batch of the leader. Raises Fenced.
+        `leader` is what the leader published in this epoch (REPLICA-20). The offset is its log
+        start, or the first one of the batch in which that is. `inside`: a log end that is inside a
+        batch of the leader. Raises Fenced.
         """
-        fenced = False
-        with self.exclusive(deadline_ns) as held:
-            fenced = held.now.epoch != epoch or held.replica.role != ROLE_FOLLOWER
-            if not fenced and (lacks_deleted(held.now, leader) or held.now.log_end == inside):
-                if (held.now.log_start, held.now.log_end) != (offset, offset):
-                    held.restart(offset)
+        is_fenced = False
+        with self.exclusive(deadline_ns) as locked:
+            before = locked.published
+            is_fenced = before.epoch != epoch or locked.replica.role != ROLE_FOLLOWER
+            must_begin = lacks_deleted(before, leader) or before.log_end == inside
+            if must_begin and not is_fenced:
+                if (before.log_start, before.log_end) != (offset, offset):
+                    locked.restart(offset)
                     system.point("begin-again")
-                held.publish(
-                    held.now._replace(purged_to=max(held.now.purged_to, leader.now.purged_to)),
-                    held.replica,
-                )
-            end = held.now.log_end
-        if fenced:
+                purged_to = max(locked.published.purged_to, leader.published.purged_to)
+                locked.publish(locked.published._replace(purged_to=purged_to), locked.replica)
+            end = locked.published.log_end
+        if is_fenced:
             raise Fenced
         return end
 
@@ -457,13 +475,13 @@ class ReplicaLog:
         """Take the role from the page of a log whose repair fails; False if no repair is due.
         Afterwards it joins no ISR.
         """
-        with self._lock.unrepairable(deadline_ns) as held:
-            if held is None:
+        with self._lock.lock_unrepaired(deadline_ns) as locked:
+            if locked is None:
                 return False
-            held.state.give_up()
-            held.publish(
-                held.state.read_page(),
-                held.replica._replace(role=ROLE_NONE, maximal_isr=0, decided_isr=0),
+            locked.state.give_up()
+            locked.publish(
+                locked.state.read_page(),
+                locked.replica._replace(role=ROLE_NONE, maximal_isr=0, decided_isr=0),
             )
             return True
 
@@ -474,44 +492,41 @@ class ReplicaLog:
         return self._state.is_kept()
 
     def restart_damaged(self, offset: int, deadline_ns: int) -> bool:
-        """Begin a log whose repair fails again at an offset (APPENDLOCK-4); False if it was
-        repaired, or has a role meanwhile.
+        """Begin a log whose repair fails again at an offset; False if it was repaired, or has a
+        role meanwhile.
 
         REQUIRES `lose_role`, and that a settled decision removed the replica from ISR and ELR after
         that.
         """
-        with self._lock.unrepairable(deadline_ns) as held:
-            if held is None or held.replica.role != ROLE_NONE:
+        with self._lock.lock_unrepaired(deadline_ns) as locked:
+            if locked is None or locked.replica.role != ROLE_NONE:
                 return False
-            log_cut.intend_restart(held, offset)
+            log_cut.intend_restart(locked, offset)
         with self.exclusive(deadline_ns):
             return True
 
     def restart(self, offset: int, deadline_ns: int, prepare: Callable[[], None]) -> None:
-        """Begin the log again at an offset, also one whose repair fails (APPENDLOCK-4). `prepare`
-        runs under the lock first.
+        """Begin the log again at an offset, also one whose repair fails. `prepare` runs under the
+        lock first.
         """
-        with self._lock.unrepairable(deadline_ns) as held:
-            if held is not None:
+        with self._lock.lock_unrepaired(deadline_ns) as unrepaired:
+            if unrepaired is not None:
                 prepare()
-                log_cut.intend_restart(held, offset)
+                log_cut.intend_restart(unrepaired, offset)
         with self.exclusive(deadline_ns) as locked:
             prepare()
             locked.restart(offset)
 
     def learn(self, epoch: int, high_watermark: int, deadline_ns: int | None = None) -> None:
         """Take the leader's high watermark without records. Raises Fenced."""
-        fenced = False
-        with self.exclusive(deadline_ns) as held:
-            follows = held.replica.role == ROLE_FOLLOWER and held.now.epoch == epoch
-            fenced = held.now.epoch > epoch
-            if follows and held.now.high_watermark < high_watermark:
-                held.take(
-                    b"",
-                    np.empty(0, batch_dtype()),
-                    Leading(high_watermark, epoch, gaps_allowed=True),
-                )
-        if fenced:
+        is_fenced = False
+        with self.exclusive(deadline_ns) as locked:
+            follows = locked.replica.role == ROLE_FOLLOWER and locked.published.epoch == epoch
+            is_fenced = locked.published.epoch > epoch
+            if follows and locked.published.high_watermark < high_watermark:
+                leading = Leading(high_watermark, epoch, gaps_allowed=True)
+                locked.take(b"", np.empty(0, batch_dtype()), leading)
+        if is_fenced:
             raise Fenced
 
     # ---- the commit ------------------------------------------------------------------------------
@@ -529,9 +544,9 @@ class ReplicaLog:
         is not given (REPLICA-3).
         """
         members = Members([_member(slot, follower) for slot, follower in followers])
-        with self.exclusive(deadline_ns) as held:
+        with self.exclusive(deadline_ns) as locked:
             code, mark = members.commit(
-                held.held.writer.native(), self._state.context.node_slot, epoch
+                locked.partition.writer.native(), self._state.context.node_slot, epoch
             )
         if code == system.NOT_LEADER:
             raise NotLeader
@@ -556,32 +571,38 @@ class ReplicaLog:
         durable_required = self._state.config.flush_messages == 1
         follower._state.ensure_open()
         follower._state.check_page()
-        leads = joined = False
-        with self.exclusive(deadline_ns) as held:
-            now = held.now
-            replica = held.replica
-            leads = replica.role == ROLE_LEADER and now.epoch == epoch
+        leads = False
+        is_member = False
+        with self.exclusive(deadline_ns) as locked:
+            published = locked.published
+            replica = locked.replica
+            leads = replica.role == ROLE_LEADER and published.epoch == epoch
             if leads and replica.partition_epoch == partition_epoch:
-                needed = max(now.high_watermark, replica.epoch_start)
-                joined = follower._has(now, needed, durable=durable_required)
-                if joined and not replica.maximal_isr >> slot & 1:
-                    held.publish(now, replica._replace(maximal_isr=replica.maximal_isr | 1 << slot))
+                needed = max(published.high_watermark, replica.epoch_start)
+                is_member = follower._has_all(published, needed, durable=durable_required)
+                if is_member and not replica.maximal_isr >> slot & 1:
+                    maximal_isr = replica.maximal_isr | 1 << slot
+                    locked.publish(published, replica._replace(maximal_isr=maximal_isr))
         if not leads:
             raise NotLeader
-        return joined
+        return is_member
 
-    def _has(self, leader: Published, needed: int, *, durable: bool) -> bool:
+    def _has_all(self, leader: Published, needed: int, *, durable: bool) -> bool:
         """Whether this follower is in the leader's epoch, with its log start and everything below
         `needed`.
         """
-        found = replication.read(self._state.page)
+        publication = replication.read(self._state.page)
         page = self._state.page
-        if found is None or page.word(system.WORD_CUT_INTENT):
+        if publication is None or page.word(system.WORD_CUT_INTENT):
             return False
-        now, replica = found
-        follows = replica.role == ROLE_FOLLOWER and now.epoch == leader.epoch
-        has = leader.log_end >= now.log_end >= needed and now.log_start >= leader.log_start
-        return follows and has and (not durable or page.word(system.WORD_DURABLE) >= needed)
+        published, replica = publication
+        if replica.role != ROLE_FOLLOWER or published.epoch != leader.epoch:
+            return False
+        if published.log_start < leader.log_start:
+            return False
+        if not leader.log_end >= published.log_end >= needed:
+            return False
+        return not durable or page.word(system.WORD_DURABLE) >= needed
 
 
 def _member(slot: int, follower: ReplicaLog) -> replication.Member:
@@ -600,18 +621,20 @@ def agreed_end(epochs: EpochCache, log_end: int, epoch_end: EpochEnd) -> int:
     Epochs without a batch do not count. The follower asks for its last epoch, and from the answer
     for the next lower one that both know.
     """
-    known = [entry for entry in epochs.entries if entry[1] < log_end]
+    entries = [entry for entry in epochs.entries if entry[1] < log_end]
     end = log_end
-    while known:
-        epoch, start = known[-1]
+    while entries:
+        epoch, start = entries[-1]
         theirs, their_end = epoch_end(epoch)
         if theirs == epoch:
             return min(end, their_end)
         if theirs < 0:  # the leader does not know so late an epoch
-            known = known[:-1]
+            entries = entries[:-1]
             end = min(end, start)
             continue
-        known = [entry for entry in known if entry[0] <= theirs]
+        entries = [entry for entry in entries if entry[0] <= theirs]
         higher = next((begin for other, begin in epochs.entries if other > theirs), end)
         end = min(end, higher, their_end)
-    return min(end, epochs.entries[0][1]) if epochs.entries else end
+    if epochs.entries:
+        end = min(end, epochs.entries[0][1])
+    return end

@@ -1,11 +1,10 @@
 """The offsets of one replica, read without a lock and without opening the partition.
 
-REPLICAPOSITION-1  nothing is changed, recovered or waited for. An open partition shows its mapped
-    page; otherwise the page is mapped for one read, and counts only in this incarnation of the
-    directory
-REPLICAPOSITION-2  the checkpoints of the last orderly close count, unless the partition is marked
-    dirty or a broker has used the directory. A page is read only if it can show more. Without both
-    only a load knows the offsets
+- Nothing is changed, recovered or waited for. An open partition shows its mapped page; otherwise
+  the page is mapped for one read, and counts only in this incarnation of the directory.
+- The checkpoints of the last orderly close count, unless the partition is marked dirty or a broker
+  has used the directory. A page is read only if it can show more. Without both only a load knows
+  the offsets.
 """
 
 from __future__ import annotations
@@ -58,20 +57,21 @@ class Checkpointed(NamedTuple):
         return cls(*(checkpoints.read_offsets(root / name) for name in names))
 
 
-def position(
-    context: Context, place: Place, page: Page | None, noted: Checkpointed
+def read_position(
+    context: Context, place: Place, page: Page | None, checkpointed: Checkpointed
 ) -> Position | None:
-    """The offsets of a replica; None if only a load knows them (REPLICAPOSITION-2). Raises
-    StorageError.
+    """The offsets of a replica; None if only a load knows them. Raises StorageError.
 
     `page` is the mapped page of a partition that this process has open.
     """
-    if page is not None and (found := _in_page(page)) is not None:
-        return found
+    if page is not None:
+        shown = _read_page(page)
+        if shown is not None:
+            return shown
     path = context.root / file_names.partition_name(place.topic, place.number)
-    closed = (
-        None if context.foreign or files.exists(path / file_names.DIRTY) else _noted(place, noted)
-    )
+    closed = None
+    if not context.foreign and not files.exists(path / file_names.DIRTY):
+        closed = _position_at_close(place, checkpointed)
     if closed is not None and closed.high_watermark == closed.log_end:
         return closed  # nothing was written since, and nothing was left to commit
     mapped = map_page(path / file_names.PAGE, writable=False, locked=context.locked)
@@ -84,37 +84,39 @@ def position(
                 mapped.identity_device,
                 mapped.inode,
             )
-            if check(mapped, own) and (found := _in_page(mapped.page)) is not None:
-                return found
+            if check(mapped, own):
+                shown = _read_page(mapped.page)
+                if shown is not None:
+                    return shown
         finally:
             mapped.close()
     return closed
 
 
-def _in_page(page: Page) -> Position | None:
+def _read_page(page: Page) -> Position | None:
     """What a page shows; None if it was truncated, or if a truncation of the log is not
     complete.
     """
-    found = replication.read(page)
-    if found is None or not page.is_alive() or page.word(system.WORD_CUT_INTENT):
+    publication = replication.read(page)
+    if publication is None or not page.is_alive() or page.word(system.WORD_CUT_INTENT):
         return None
-    now: Published = found[0]
-    replica: Replica = found[1]
-    durable = min(page.word(system.WORD_DURABLE), now.log_end)
+    published: Published = publication[0]
+    replica: Replica = publication[1]
+    durable = min(page.word(system.WORD_DURABLE), published.log_end)
     return Position(
-        now.log_start,
-        now.log_end,
-        now.high_watermark,
+        published.log_start,
+        published.log_end,
+        published.high_watermark,
         durable,
-        now.epoch,
+        published.epoch,
         replica.role,
         replica.partition_epoch,
     )
 
 
-def _noted(place: Place, noted: Checkpointed) -> Position:
+def _position_at_close(place: Place, checkpointed: Checkpointed) -> Position:
     key = (place.topic, place.number)
-    end = noted.ends.get(key, 0)
-    start = noted.starts.get(key, 0)
-    end = max(end, start)
-    return Position(start, end, max(start, min(noted.high_watermarks.get(key, 0), end)), end)
+    start = checkpointed.starts.get(key, 0)
+    end = max(start, checkpointed.ends.get(key, 0))
+    high_watermark = max(start, min(checkpointed.high_watermarks.get(key, 0), end))
+    return Position(start, end, high_watermark, durable_offset=end)

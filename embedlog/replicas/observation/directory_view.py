@@ -26,7 +26,12 @@ from embedlog.errors import (
     UnsupportedFormatError,
 )
 from embedlog.format.record_columns import LOG_APPEND_TIME
-from embedlog.partition.replication.replica_position import Checkpointed, Place, Position, position
+from embedlog.partition.replication.replica_position import (
+    Checkpointed,
+    Place,
+    Position,
+    read_position,
+)
 from embedlog.replicas.members import membership as members
 from embedlog.storage import file_names, files
 
@@ -91,7 +96,7 @@ def _position(directory: LogDirectory, place: Place, noted: Checkpointed) -> Pos
     with contextlib.suppress(
         CorruptRecordError, UnknownTopicOrPartitionError, UnsupportedFormatError
     ):
-        found = position(directory.context, place, page, noted)
+        found = read_position(directory.context, place, page, noted)
         if found is None and directory.read_only:
             now = directory.partition(place.topic, place.number).published()
             return Position(now.log_start, now.log_end, now.high_watermark, now.log_end, now.epoch)
@@ -116,7 +121,7 @@ def _missing(leader: Partition, offset: int) -> Missing:
     """Raises OffsetOutOfRangeError if the log ends at the offset; CorruptRecordError,
     StorageError.
     """
-    now, segments = leader.present()
+    now, segments = leader.present_segments()
     first = max(offset, now.log_start)
     fetched = leader.replica.read(first, 1)
     if not len(fetched.batches):

@@ -9,7 +9,7 @@ COPYING-3  a follower that lacks much gets one chunk while the next one is read.
 COPYING-4  a replica outside ISR and ELR whose page has no role may be of an earlier copy, or
     written without the set. Before it follows, its bytes are compared with those of the leader from
     the log start, and cut at the first difference (REPLICA-19). Without an equal batch nothing of
-    it is known to be the leader's, also below the leader's log start (REPLICALOG-7)
+    it is known to be the leader's, also below the leader's log start (`replica_log`)
 COPYING-5  no lock of the leader is held, and the follower's lock is held for one chunk
 COPYING-6  the page of the leader is read after each chunk. It must still lead in the epoch, and
     have deleted nothing that the follower lacks. Otherwise the follower begins again at the
@@ -35,7 +35,7 @@ from embedlog._native import replication
 from embedlog._native.scope import scope
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from embedlog.format.buffer_pool import BufferPool
-from embedlog.partition.replication.replica_log import Fenced, Source, lacks_deleted, source_of
+from embedlog.partition.replication.replica_log import CopySource, Fenced, lacks_deleted, source_of
 from embedlog.replicas.members.directory_workers import Make, make_here
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def copy(
         epoch_end = (
             leader.partition.epoch_end
             if start is None
-            else leader.partition.replica.epochs.known_end
+            else leader.partition.replica.epochs.known_end_of
         )
         follow = partial(
             follower.replica.follow,
@@ -116,7 +116,7 @@ def copy(
         )
         at = at_follower(follow)
     work = _Copying(leader, follower, deadline_ns, complete, at_follower)
-    source = work.source().now
+    source = work.source().published
     if at < end:
         at, source = work.copied(at, end, step)
     if (
@@ -142,7 +142,7 @@ class _Copying(NamedTuple):
     complete: bool  # the follower was in the ELR
     at_follower: Make
 
-    def source(self) -> Source:
+    def source(self) -> CopySource:
         """What the leader shows now. Raises NotLeader."""
         now, replica = self.leader.page()
         return source_of(now, replica, complete=self.complete or _is_member(replica, self.follower))
@@ -155,13 +155,13 @@ class _Copying(NamedTuple):
         leader = self.leader
         follower = self.follower
         source = self.source()
-        with _reading(leader.partition, much=_is_much(leader, source.now, at)) as read:
+        with _reading(leader.partition, much=_is_much(leader, source.published, at)) as read:
             while at < end and (step is None or step(at)):
                 own = follower.published()
                 fetched = (
                     None
                     if _lacks(leader, own, source)
-                    else _read(read, leader, max(at, source.now.log_start))
+                    else _read(read, leader, max(at, source.published.log_start))
                 )
                 source = self.source()
                 inside = (
@@ -172,7 +172,7 @@ class _Copying(NamedTuple):
                     else -1
                 )
                 if fetched is None or inside >= 0 or _lacks(leader, own, source):
-                    begin = _begin_of(leader, source.now)
+                    begin = _begin_of(leader, source.published)
                     again = partial(
                         follower.replica.begin_again,
                         source,
@@ -187,7 +187,7 @@ class _Copying(NamedTuple):
                     break
                 fetched.offset = at
                 before = at
-                now = source.now
+                now = source.published
                 at = self.at_follower(
                     partial(
                         follower.replica.take,
@@ -206,7 +206,7 @@ class _Copying(NamedTuple):
                     )
         if step is not None:
             step(at)
-        return at, source.now
+        return at, source.published
 
 
 def _is_member(leader: Replica, follower: Partition) -> bool:
@@ -224,11 +224,11 @@ def _is_much(leader: Leader, source: Published, at: int) -> bool:
     )
 
 
-def _lacks(leader: Leader, now: Published, source: Source) -> bool:
+def _lacks(leader: Leader, now: Published, source: CopySource) -> bool:
     """Whether the follower must begin again: also at the begin of a batch with the leader's log
     start it need not (COPYING-7).
     """
-    theirs = source.now
+    theirs = source.published
     if (
         now.log_end < theirs.log_start
         and now.purged_to >= theirs.purged_to

@@ -39,7 +39,7 @@ from embedlog.errors import (
     NotEnoughDirectoriesError,
     NotEnoughReplicasError,
 )
-from embedlog.partition.replication.replica_log import Decision, NotLeader
+from embedlog.partition.replication.replica_log import LeaderDecision, NotLeader
 from embedlog.replicas.decisions.proposals import Steps
 from embedlog.replicas.members.open_directories import Limit, OpenDirectories, OpenDirectory
 from embedlog.replicas.partition.evictions import Evictions
@@ -93,12 +93,12 @@ def slot_of(state: State, node: int) -> int | None:
     return None if registered is None else registered.slot
 
 
-def decision_of(decided: Decided, state: State) -> Decision:
+def decision_of(decided: Decided, state: State) -> LeaderDecision:
     """A decision of this state, as the leader's page contains it. The state has the slots of all
     nodes of the ISR.
     """
     isr = sum(1 << state.nodes[node].slot for node in decided.isr)
-    return Decision(
+    return LeaderDecision(
         decided.leader, decided.leader_epoch, decided.partition_epoch, isr, state.required(decided)
     )
 
@@ -289,7 +289,7 @@ class Leaders(PartitionDirectories):
             return None
         partition = self._partition(member)
         every = sum(1 << slot for slot in self._directories.slots().values())
-        wanted = Decision(
+        wanted = LeaderDecision(
             decided.leader, decided.leader_epoch, decided.partition_epoch - 1, every, UNSETTLED
         )
         if self._directories.making(member.node)(

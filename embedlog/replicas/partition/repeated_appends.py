@@ -33,7 +33,7 @@ def committed_in(leader: Leader, epoch: int, offset: int) -> bool | None:
     (PARTITIONREPLICAS-1).
 
     None if that is not known: the records there were deleted, or removed by a compaction
-    (REPLICAEPOCHS-3).
+    (`replica_epochs`).
     """
     return leader.partition.replica.epochs.contains(epoch, offset)
 

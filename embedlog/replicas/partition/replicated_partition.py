@@ -75,7 +75,7 @@ class _Together(NamedTuple):
         self.note_answers(self.followers.answered_ns)
         if not directory_workers.answer(self.workers):
             return False
-        self.followers.answered(
+        self.followers.note_answer(
             min([worker.answered_ns for worker in self.workers], default=system.boot_ns())
         )
         return True
@@ -84,7 +84,7 @@ class _Together(NamedTuple):
         """All had every record at this time (boot clock)."""
         for worker in self.workers:
             worker.answered_ns = max(worker.answered_ns, at_ns)
-        self.followers.answered(max(at_ns, self.followers.answered_ns))
+        self.followers.note_answer(max(at_ns, self.followers.answered_ns))
 
 
 class ReplicatedPartition(LedPartition):
@@ -262,7 +262,7 @@ class ReplicatedPartition(LedPartition):
                     self._replicas.note_worked(leader.node)
                     # as it was at the append
                     durable = leader.partition.config.flush_messages != NEVER
-                appended = progress.appended()
+                appended = progress.result()
                 if all_in_sync and progress.committed <= appended.last_offset:
                     end = appended.last_offset + 1
                     self._replicas.commit(leader, end, until)
@@ -312,7 +312,7 @@ class ReplicatedPartition(LedPartition):
         if followers is not None or worker is None or worker.is_answering():
             append(progress.run, progress=progress)
         else:
-            attempt = progress.copied()
+            attempt = progress.copy()
             try:
                 worker.run(partial(append, attempt.run, progress=attempt), limit_ns=worker.lock_ns)
             finally:

@@ -5,7 +5,7 @@ Each of them replaces this file in the new leader and in its followers. One afte
 syncs are most of the time of a failover. A file system writes those that are requested together
 with few commits of its journal.
 
-STAGEDEPOCHS-1  the files are temporaries and nothing depends on them (EPOCHFILE-2): an error leaves
+STAGEDEPOCHS-1  the files are temporaries and nothing depends on them (`epoch_file`): an error leaves
     the work to its usual place
 STAGEDEPOCHS-2  the first partition waits for its own files only; each later step prepares twice as
     many, up to `STEP_MAX`
@@ -76,4 +76,4 @@ def _stage(chosen: Sequence[Elected], state: State) -> None:
         for number, one in enumerate(staged):
             # a temporary that is left is removed by the next open
             with contextlib.suppress(EmbedlogError):
-                one.ended(synced=number < len(synced) and synced[number])
+                one.finish(synced=number < len(synced) and synced[number])

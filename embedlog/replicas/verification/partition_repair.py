@@ -4,7 +4,7 @@ again.
 PARTITIONREPAIR-1  a damaged leader first hands over to a complete member of the ISR; without one
     nothing is changed
 PARTITIONREPAIR-2  the replica leaves ISR and ELR by a decision before its log is cut: until it is
-    copied, it must not lead. Cut bytes stay in other files (LOGCUT-5)
+    copied, it must not lead. Cut bytes stay in other files
 PARTITIONREPAIR-3  before the cut the leader's records from there on are read with all checks:
     without a good source it is kept
 PARTITIONREPAIR-4  a page that lost its role joins no ISR before it follows again. After the
@@ -243,7 +243,7 @@ class PartitionRepair:
         self._replicas.leave(leader, node, self._deadline(), reason, lost=True)
         with follower.replica.exclusive(self._deadline()) as held:
             held.publish(
-                held.now, held.replica._replace(role=ROLE_NONE, maximal_isr=0, decided_isr=0)
+                held.published, held.replica._replace(role=ROLE_NONE, maximal_isr=0, decided_isr=0)
             )
             system.point("repair-role")
 
@@ -259,7 +259,7 @@ class PartitionRepair:
             if found.anew:
                 held.restart(start)
             else:
-                held.truncate(max(found.first, held.now.log_start))
+                held.truncate(max(found.first, held.published.log_start))
         system.point("repair-cut")
 
     def _copy_again(self, leader: Leader, node: int, follower: Partition) -> None:

@@ -13,7 +13,7 @@ RENEWAL-5  the files that are set aside are those of a retired partition, and ar
     `file.delete.delay.ms`
 RENEWAL-6  a loaded replica whose append lock cannot be taken, because the repair of an interrupted
     append finds damage, loses its role first. Its log begins again by a cut, which other processes
-    with this page follow (APPENDLOCK-4)
+    with this page follow (`append_lock`)
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def load_problem(
     """The damage for which a replica cannot be loaded or repaired; None without one. Raises other
     errors of the directory.
 
-    A damaged leader-epoch-checkpoint is made again (LOGEPOCHS-1).
+    A damaged leader-epoch-checkpoint is made again.
     """
     try:
         partition = replicas.reached(node, damaged=True)

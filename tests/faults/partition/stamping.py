@@ -214,7 +214,7 @@ def census(stage: Stage, path: str) -> dict[str, Any]:
 def disagreements(directory: Path) -> Iterator[str]:
     """Every snapshot and transaction index that a replay of the log contradicts."""
     state = ProducerState()
-    snapshots = set(producer_history.snapshots(directory))
+    snapshots = set(producer_history.snapshot_offsets(directory))
     bases = file_names.bases(names(directory))
     for base in bases:
         path = file_names.segment_path(directory, base)

@@ -23,7 +23,7 @@ from embedlog.format.record_batch import EncodedRun, Stamp
 from embedlog.partition.log_context import AppendProgress
 from embedlog.partition.partition import Partition
 from embedlog.partition.replication.followers import Followers
-from embedlog.partition.replication.replica_log import Decision, NotLeader, TooFew
+from embedlog.partition.replication.replica_log import LeaderDecision, NotLeader, TooFew
 from embedlog.storage import file_names, locks
 from tests.support.producer_helpers import wait_until
 from tests.support.replica_logs import content, replica
@@ -47,13 +47,13 @@ class Set:
         self.others = list(partitions[1:])
         isr = (1 << len(partitions)) - 1
         if install:
-            assert self.leader.replica.lead(Decision(0, EPOCH, 1, isr, 1))
+            assert self.leader.replica.lead(LeaderDecision(0, EPOCH, 1, isr, 1))
             for each in self.others:
                 each.replica.follow(0, EPOCH, self.leader.epoch_end)
         self.followers = self.leader.replica.with_followers(
             [each.replica for each in self.others], EPOCH
         )
-        self.followers.answered(system.boot_ns())
+        self.followers.note_answer(system.boot_ns())
 
     def append(
         self, run: EncodedRun, stamp: Stamp | None = None, followers: Followers | None = None
@@ -133,7 +133,7 @@ def test_followers_have_the_files_that_a_copy_makes(tmp_path: Path, seed: int, n
                     stamped(stamp, sequences[producer], *values, batch_bytes=size), stamp
                 )
                 sequences[producer] += len(values)
-            committed = progress.committed > progress.appended().last_offset
+            committed = progress.committed > progress.result().last_offset
             at_once += committed
             if not committed:
                 replicas.level()
@@ -209,7 +209,7 @@ def test_a_follower_in_use_by_a_thread_is_not_waited_for(tmp_path: Path) -> None
 def test_a_follower_of_a_later_epoch_takes_nothing(tmp_path: Path) -> None:
     with a_set(tmp_path) as replicas:
         replicas.prepare()
-        assert replicas.others[0].replica.lead(Decision(1, EPOCH + 1, 2, 6, 1))
+        assert replicas.others[0].replica.lead(LeaderDecision(1, EPOCH + 1, 2, 6, 1))
         progress = replicas.append(run_of(b"of an old leader"))
         assert progress.committed == 0
         assert replicas.ends() == [2, 1, 1]
@@ -231,7 +231,7 @@ def test_a_follower_with_another_log_end_takes_nothing(tmp_path: Path) -> None:
 def test_another_isr_is_left_to_the_caller(tmp_path: Path, isr: int) -> None:
     with a_set(tmp_path) as replicas:
         replicas.prepare()
-        assert replicas.leader.replica.lead(Decision(0, EPOCH, 2, isr, 1))
+        assert replicas.leader.replica.lead(LeaderDecision(0, EPOCH, 2, isr, 1))
         progress = replicas.append(run_of(b"second"))
         assert (progress.complete, progress.committed, replicas.followers.stale) == (True, 0, True)
         assert replicas.followers.direct is None
@@ -242,7 +242,7 @@ def test_another_isr_is_left_to_the_caller(tmp_path: Path, isr: int) -> None:
 def test_too_small_an_isr_refuses_the_run(tmp_path: Path) -> None:
     with a_set(tmp_path) as replicas:
         replicas.prepare()
-        assert replicas.leader.replica.lead(Decision(0, EPOCH, 2, 0b111, 4))
+        assert replicas.leader.replica.lead(LeaderDecision(0, EPOCH, 2, 0b111, 4))
         with pytest.raises(TooFew):
             replicas.append(run_of(b"second"))
         assert replicas.ends() == [1, 1, 1]
@@ -258,7 +258,7 @@ def test_an_isr_that_is_too_small_for_this_process_refuses_the_run(tmp_path: Pat
             for needed in (3, 4)
         }
         for followers in needing.values():
-            followers.answered(system.boot_ns())
+            followers.note_answer(system.boot_ns())
         with pytest.raises(TooFew):
             replicas.append(run_of(b"refused"), followers=needing[4])
         assert replicas.ends() == [1, 1, 1]
@@ -268,7 +268,7 @@ def test_an_isr_that_is_too_small_for_this_process_refuses_the_run(tmp_path: Pat
 def test_a_leader_of_a_later_epoch_refuses_the_run(tmp_path: Path) -> None:
     with a_set(tmp_path) as replicas:
         replicas.prepare()
-        assert replicas.leader.replica.lead(Decision(0, EPOCH + 1, 2, 0b111, 1))
+        assert replicas.leader.replica.lead(LeaderDecision(0, EPOCH + 1, 2, 0b111, 1))
         with pytest.raises(NotLeader):
             replicas.append(run_of(b"second"))
         assert replicas.ends() == [1, 1, 1]
@@ -321,7 +321,7 @@ def test_the_first_append_after_a_decision_compares_the_paths_of_a_follower(
         path = tmp_path / "d1" / name if name == ".lock" else tmp_path / "d1" / "t-0" / name
         os.rename(path, path.with_name("elsewhere"))
         assert replicas.append(run_of(b"second")).committed, "the paths are known"
-        assert replicas.leader.replica.lead(Decision(0, EPOCH, 2, 0b11, 1))
+        assert replicas.leader.replica.lead(LeaderDecision(0, EPOCH, 2, 0b11, 1))
         assert replicas.append(run_of(b"third")).committed == 0
 
 
@@ -462,7 +462,7 @@ def test_a_commit_by_a_smaller_isr_is_not_that_of_a_process_that_needs_a_larger_
         needing = found.leader.replica.with_followers(
             [each.replica for each in found.others], EPOCH, 3
         )
-        needing.answered(system.boot_ns())
+        needing.note_answer(system.boot_ns())
         assert found.append(run_of(b"second"), followers=needing).committed == 2
         run = run_of(b"third")
         progress = AppendProgress(run)
@@ -472,7 +472,7 @@ def test_a_commit_by_a_smaller_isr_is_not_that_of_a_process_that_needs_a_larger_
         try:
             appending.start()
             wait_until(lambda: system.fault_counters()[1], 20)
-            assert leader.replica.lead(Decision(0, EPOCH, 2, 0b011, 1))
+            assert leader.replica.lead(LeaderDecision(0, EPOCH, 2, 0b011, 1))
             assert leader.replica.commit([(1, follower.replica)], EPOCH) == 3
         finally:
             system.fault_off()

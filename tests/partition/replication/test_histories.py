@@ -18,7 +18,7 @@ from embedlog.errors import EmbedlogError
 from embedlog.format.record_batch import decode
 from embedlog.format.record_columns import BytesColumn
 from embedlog.partition.partition import Partition
-from embedlog.partition.replication.replica_log import Decision
+from embedlog.partition.replication.replica_log import LeaderDecision
 from tests.support.replica_logs import replica
 from tests.support.stamped_batches import run_of
 
@@ -126,7 +126,7 @@ class History:
         model = self.model
         for partition in [self.use(slot)]:
             assert partition.replica.lead(
-                Decision(slot, epoch, model.partition_epoch + 1, isr, model.min_in_sync)
+                LeaderDecision(slot, epoch, model.partition_epoch + 1, isr, model.min_in_sync)
             )
         model.leader = slot
         model.epoch = epoch
@@ -231,7 +231,7 @@ class History:
         """After an interrupted step the model continues with what the replicas contain."""
         for slot in SLOTS:
             with self.use(slot).replica.exclusive() as held:
-                now = held.now
+                now = held.published
                 state = held.replica
             expected = self.model.replicas[slot]
             assert now.high_watermark >= min(expected.high_watermark, now.log_end), (

@@ -119,7 +119,7 @@ def test_no_epoch_above_that_of_the_page_is_believed(tmp_path: Path) -> None:
         path = partition.path / file_names.EPOCHS
         assert path.read_bytes() == b"0\n2\n2 0\n4 1\n"
         path.write_bytes(b"0\n2\n2 0\n7 1\n")
-        partition.replica.epochs.checked(partition.published(), replica_logs.FAR)
+        partition.replica.epochs.read_checked(partition.published(), replica_logs.FAR)
         partition.append(run_of(b"b"))
         now, replica = partition.replica.published()
         follower = replica._replace(role=ROLE_FOLLOWER)
@@ -134,7 +134,7 @@ def test_what_an_election_sees_is_read_again_if_the_log_is_cut_meanwhile(
     with replica_logs.replica(tmp_path) as partition:
         replica_logs.fill(partition, rng, epochs=2)
         partition.replica.follow(3, 13, lambda epoch: (epoch, partition.published().log_end))
-        stored = ReplicaEpochs._stored_last
+        stored = ReplicaEpochs._read_stored_last
         cuts = list[int]()
 
         def cutting(self: ReplicaEpochs, now: Any) -> int | None:
@@ -145,7 +145,7 @@ def test_what_an_election_sees_is_read_again_if_the_log_is_cut_meanwhile(
                 return None
             return stored(self, now)
 
-        monkeypatch.setattr(ReplicaEpochs, "_stored_last", cutting)
+        monkeypatch.setattr(ReplicaEpochs, "_read_stored_last", cutting)
         partition.replica.epochs._last = (-1, -1), -1
         now, _, epoch = partition.replica.last_shown()
         assert cuts
@@ -162,7 +162,7 @@ def test_a_log_that_is_cut_at_each_look_is_an_error_of_its_directory(
         def gone(self: ReplicaEpochs, now: Any, replica: Any) -> int:
             raise OffsetOutOfRangeError("no such offset")
 
-        monkeypatch.setattr(ReplicaEpochs, "of_last_batch", gone)
+        monkeypatch.setattr(ReplicaEpochs, "epoch_of_last_batch", gone)
         with pytest.raises(StorageError, match="was cut") as caught:
             partition.replica.last_shown()
         assert caught.value.path == str(partition.path)
@@ -187,11 +187,11 @@ def source(tmp_path: Path) -> Iterator[Partition]:
 def copied(source: Partition, target: Partition, offsets: Iterable[int]) -> None:
     """A copy of a log in which a compaction has left only these batches."""
     with target.replica.exclusive() as held:
-        held.publish(held.now._replace(epoch=3), Replica(role=ROLE_FOLLOWER, leader=0))
+        held.publish(held.published._replace(epoch=3), Replica(role=ROLE_FOLLOWER, leader=0))
     for offset in offsets:
         fetched = source.replica.read(offset, 0, offset + 1)
         with target.replica.exclusive() as held:
-            at = held.now.log_end
+            at = held.published.log_end
             assert held.take(fetched.data, fetched.batches, Leading(6, 3, gaps_allowed=True), at)
     assert target.published().log_end == 6
 

@@ -21,8 +21,8 @@ from embedlog.errors import EmbedlogError, OffsetOutOfRangeError
 from embedlog.format.record_batch import Stamp
 from embedlog.partition.partition import Partition
 from embedlog.partition.replication.replica_log import (
-    Decision,
     Fenced,
+    LeaderDecision,
     NotLeader,
     TooFew,
     agreed_end,
@@ -75,11 +75,11 @@ def test_an_append_needs_a_page_that_leads_in_the_required_epoch(tmp_path: Path)
             two.append(run_of(b"a follower"))
         assert two.published().log_end == 1
         one.replica.require(3, all_in_sync=True)
-        assert one.replica.lead(Decision(0, 3, 4, 1, 2))
+        assert one.replica.lead(LeaderDecision(0, 3, 4, 1, 2))
         with pytest.raises(TooFew):
             one.append(run_of(b"too few"))
         assert one.published().log_end == 1
-        assert one.replica.lead(Decision(0, 3, 5, 1, 1))
+        assert one.replica.lead(LeaderDecision(0, 3, 5, 1, 1))
         one.replica.require(3, all_in_sync=True, needed=2)
         with pytest.raises(TooFew):
             one.append(run_of(b"too few for this process"))
@@ -104,10 +104,10 @@ def test_a_page_with_a_role_refuses_appends_outside_of_its_set(tmp_path: Path) -
 
 def test_a_decision_is_installed_over_an_older_one_only(tmp_path: Path) -> None:
     with replica(tmp_path) as one:
-        assert one.replica.lead(Decision(0, 2, 5, ALL, 1))
-        assert not one.replica.lead(Decision(0, 2, 5, 1, 1))
-        assert not one.replica.lead(Decision(0, 1, 6, 1, 1))
-        assert one.replica.lead(Decision(0, 2, 6, 3, 1))
+        assert one.replica.lead(LeaderDecision(0, 2, 5, ALL, 1))
+        assert not one.replica.lead(LeaderDecision(0, 2, 5, 1, 1))
+        assert not one.replica.lead(LeaderDecision(0, 1, 6, 1, 1))
+        assert one.replica.lead(LeaderDecision(0, 2, 6, 3, 1))
         now, state = one.replica.published()
         assert (state.maximal_isr, state.decided_isr, state.partition_epoch, now.epoch) == (
             3,
@@ -117,12 +117,12 @@ def test_a_decision_is_installed_over_an_older_one_only(tmp_path: Path) -> None:
         )
         one.replica.require(2, all_in_sync=False)
         one.append(run_of(b"a"))
-        assert one.replica.lead(Decision(0, 4, 7, 1, 1))
+        assert one.replica.lead(LeaderDecision(0, 4, 7, 1, 1))
         assert one.replica.published()[1].epoch_start == 1
         assert content(one).epochs == [(2, 0), (4, 1)]
     with replica(tmp_path) as one:
         assert one.replica.published()[1].role == ROLE_NONE
-        assert one.replica.lead(Decision(0, 4, 7, 1, 1)), (
+        assert one.replica.lead(LeaderDecision(0, 4, 7, 1, 1)), (
             "after an orderly close it is installed anew"
         )
         now, state = one.replica.published()
@@ -142,9 +142,9 @@ def test_the_high_watermark_is_the_least_end_of_the_maximal_isr(tmp_path: Path) 
         one.append(run_of(b"c"))
         copy(one, two)
         assert commit(one, (1, two), (2, other)) == 2
-        assert one.replica.lead(Decision(0, 1, 2, 0b011, 3))
+        assert one.replica.lead(LeaderDecision(0, 1, 2, 0b011, 3))
         assert commit(one, (1, two)) == 2, "the decided ISR is too small"
-        assert one.replica.lead(Decision(0, 1, 3, 0b011, 2))
+        assert one.replica.lead(LeaderDecision(0, 1, 3, 0b011, 2))
         assert commit(one, (1, two)) == 3
         with pytest.raises(NotLeader):
             one.replica.commit([], 0)
@@ -217,7 +217,7 @@ def test_a_follower_is_cut_where_its_epochs_and_the_leaders_diverge(tmp_path: Pa
         assert commit(one, (1, two), (2, other)) == 1
         one.append(run_of(b"lost 1"))
         one.append(run_of(b"lost 2"))
-        two.replica.lead(Decision(1, 2, 2, 0b110, 1))
+        two.replica.lead(LeaderDecision(1, 2, 2, 0b110, 1))
         two.replica.require(2, all_in_sync=False)
         two.append(run_of(b"b"))
         copy(two, one)
@@ -294,7 +294,7 @@ def test_the_log_start_ends_at_the_high_watermark_and_a_replica_joins_with_it(
         copied = one.replica.read(1)
         two.replica.take(copied, 1, 1)
         assert [each.published().log_start for each in (one, two)] == [1, 0]
-        assert one.replica.lead(Decision(0, 1, 2, 0b001, 1)), "the ISR without the follower"
+        assert one.replica.lead(LeaderDecision(0, 1, 2, 0b001, 1)), "the ISR without the follower"
         assert not one.replica.join(two.replica, 1, 1, 2), "it would lead with deleted records"
         two.replica.take(one.replica.read(2), 1, 1, log_start=1)
         two.delete_records(1)
@@ -360,7 +360,7 @@ def test_the_epochs_stay_if_the_begin_of_one_fails(tmp_path: Path) -> None:
         for call in range(1, 20):
             system.fault_arm(CHANGING, call, "fail", errno.EIO)
             try:
-                one.replica.lead(Decision(0, 5, 4, 1, 1))
+                one.replica.lead(LeaderDecision(0, 5, 4, 1, 1))
             except EmbedlogError:
                 system.fault_off()
                 assert content(one).epochs == [(3, 0)]
@@ -375,8 +375,8 @@ def test_the_epochs_stay_if_the_begin_of_one_fails(tmp_path: Path) -> None:
 def test_a_replica_that_begins_again_at_a_lower_log_start_has_no_purged_to_above_it(
     tmp_path: Path,
 ) -> None:
-    """It would seem to have begun with that value, and miss a later compaction of its leader
-    (REPLICALOG-6, REPLICALOG-7).
+    """It would seem to have begun with that value, and miss a later compaction of its
+    leader.
     """
     with replica(tmp_path / "one") as found:
         lead(found, 1)
@@ -385,7 +385,7 @@ def test_a_replica_that_begins_again_at_a_lower_log_start_has_no_purged_to_above
         found.replica.commit([], 1)
         found.delete_records(8)
         with found.replica.exclusive() as held:
-            held.publish(held.now._replace(purged_to=20), held.replica)
+            held.publish(held.published._replace(purged_to=20), held.replica)
         assert found.replica.follow(2, 3, lambda epoch: (-1, -1), start=3) == 3
         now = found.published()
         assert (now.log_start, now.log_end, now.purged_to) == (3, 3, 3)

@@ -41,7 +41,7 @@ def same(found: Content, expected: Content) -> None:
 
 def follow(partition: Partition, epoch: int) -> None:
     with partition.replica.exclusive() as held:
-        held.publish(held.now._replace(epoch=epoch), Replica(role=ROLE_FOLLOWER))
+        held.publish(held.published._replace(epoch=epoch), Replica(role=ROLE_FOLLOWER))
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -126,7 +126,7 @@ def test_a_batch_that_does_not_continue_the_log_is_not_taken(tmp_path: Path) -> 
             assert not held.take(
                 later.data, later.batches, Leading(0, 9, gaps_allowed=True), ends[2]
             )
-            assert held.now.log_end == 0
+            assert held.published.log_end == 0
         first = one.replica.read(0, 1)
         with two.replica.exclusive() as held:
             with pytest.raises(Fenced):
@@ -183,7 +183,7 @@ def test_a_copy_that_fails_at_any_call_leaves_whole_batches_and_can_continue(
                 struck = bool(system.fault_counters()[1])
                 system.fault_off()
                 with two.replica.exclusive() as held:
-                    assert held.now.log_end in ends
+                    assert held.published.log_end in ends
                 assert expected.log.startswith(content(two).log)
                 copy(one, two, end, epoch)
                 same(content(two), expected)

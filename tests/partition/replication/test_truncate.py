@@ -120,7 +120,7 @@ def test_a_cut_that_fails_at_any_call_is_completed_by_the_next_use(tmp_path: Pat
             ):
                 continue  # it was not begun
             with partition.replica.exclusive() as held:
-                assert held.now.log_end == end
+                assert held.published.log_end == end
             agree(content(partition), expected)
             assert partition._state.page.word(system.WORD_CUT_INTENT) == 0
     assert begun >= 15, "hardly any call was hit"

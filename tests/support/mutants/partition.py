@@ -28,28 +28,34 @@ def _never_ended(original, producer, epoch):
     return False
 
 
-@replaces("ignore_expected_offset", "embedlog.partition.idempotent_append:_mismatch")
+@replaces("ignore_expected_offset", "embedlog.partition.idempotent_append:_find_mismatch")
 def _every_offset_is_expected(original, lock, progress, log_end):
     return None
 
 
 @replaces("entry_after_publish", "embedlog.partition.markers:_write")
-def _entry_after_publication(original, held, state, producer, batch, commit):
+def _entry_after_publication(original, locked, state, producer, batch, commit):
     """The marker goes in as one that has no entry, as a commit's."""
-    now = held.now
-    code = original(held, state, producer, batch, True)
+    published = locked.published
+    code = original(locked, state, producer, batch, True)
     if commit or producer.transaction_start < 0 or code != system.APPENDED:
         return code
-    after = held.page.read()
-    stable = after.first_unstable if after.first_unstable >= 0 else now.log_end + 1
+    after = locked.page.read()
+    stable = after.first_unstable if after.first_unstable >= 0 else published.log_end + 1
     entry = aborted_transactions.encode(
-        [AbortedTransaction(producer.producer_id, producer.transaction_start, now.log_end, stable)]
+        [
+            AbortedTransaction(
+                producer.producer_id, producer.transaction_start, published.log_end, stable
+            )
+        ]
     )
-    path = file_names.segment_path(held.path, now.segment_base, file_names.TRANSACTION_INDEX)
-    with files.opened(path, files.CREATE, held.mode) as fd:
-        files.write_all(fd, entry, now.transaction_entries * len(entry), path)
+    path = file_names.segment_path(
+        locked.path, published.segment_base, file_names.TRANSACTION_INDEX
+    )
+    with files.opened(path, files.CREATE, locked.mode) as fd:
+        files.write_all(fd, entry, published.transaction_entries * len(entry), path)
     digest = aborted_transactions.digest(entry, after.transaction_digest)
-    held.publish_replaced(
+    locked.publish_replaced(
         after._replace(transaction_entries=after.transaction_entries + 1, transaction_digest=digest)
     )
     return code
@@ -58,22 +64,22 @@ def _entry_after_publication(original, held, state, producer, batch, commit):
 # ---- reading -----------------------------------------------------------------------------------------
 
 
-@replaces("read_by_file_size", "embedlog.partition.reader:Reader._settled")
+@replaces("read_by_file_size", "embedlog.partition.reader:Reader._read_settled")
 def _bounded_by_the_file(original, self):
-    now = original(self)
-    found = files.facts_of(file_names.segment_path(self._state.path, now.segment_base))
-    return now._replace(
+    published = original(self)
+    found = files.facts_of(file_names.segment_path(self._state.path, published.segment_base))
+    return published._replace(
         segment_size=found.size if found else 0, log_end=1 << 62, high_watermark=1 << 62
     )
 
 
-@replaces("mixed_moments", "embedlog.partition.reader:Reader.consistent")
+@replaces("mixed_moments", "embedlog.partition.reader:Reader.read_consistently")
 def _whatever_was_found(original, self, work):
-    return work(self._settled())
+    return work(self._read_settled())
 
 
 @replaces("mixed_moments", "embedlog.partition.aborted_index:AbortedIndex.between")
-def _judged_by_a_later_moment(original, self, start, end, now):
+def _judged_by_a_later_moment(original, self, start, end, published):
     self._segments.forget()
     return original(self, start, end, self._state.published())
 
@@ -85,10 +91,10 @@ def _begins_always(original, self, batches, first):
 
 @replaces("trust_index", "embedlog.partition.reader:Reader._enter")
 def _entered_where_the_index_says(original, self, info, offset):
-    place = self.place(info, offset)
-    if place.number < 0:
+    entry = self.find_entry(info, offset)
+    if entry.number < 0:
         return original(self, info, offset)
-    return place, Continuation(info.base, place.position, -1, self._digests.seed(info, place)), -1
+    return entry, Continuation(info.base, entry.position, -1, self._digests.seed(info, entry)), -1
 
 
 @replaces("no_epoch_check", "embedlog.partition.epoch_check:EpochCheck.check")
@@ -140,24 +146,24 @@ def _never_late(original, self, end, unsynced_count, unsynced_ms, deadline_ns):
 
 
 @replaces("cut_instead_of_adopt", "embedlog.partition.append_repair:_walk_tail")
-def _no_tail(original, fd, path, now, size, replica):
-    return original(fd, path, now, now.segment_size, replica)
+def _no_tail(original, fd, path, published, size, replica):
+    return original(fd, path, published, published.segment_size, replica)
 
 
 @replaces("swap_unfinished", "embedlog.partition.compaction.swap:finish")
-def _swap_left_as_it_is(original, held):
-    return held.now
+def _swap_left_as_it_is(original, locked):
+    return locked.published
 
 
 @replaces("no_doubt", "embedlog.partition.append_repair:_invalidate_producers")
-def _cached_producers_stay_valid(original, held):
+def _cached_producers_stay_valid(original, locked):
     return None
 
 
-@replaces("unstable_forgotten", "embedlog.partition.append_repair:_Producers.finish")
-def _open_transactions_forgotten(original, self, now, replica):
+@replaces("unstable_forgotten", "embedlog.partition.append_repair:_RecoveredProducers.finish")
+def _open_transactions_forgotten(original, self, published, replica):
     self._state = None
-    return original(self, now, replica)
+    return original(self, published, replica)
 
 
 @replaces("truncate_below_recovery_point", "embedlog.partition.recovery.loader:_Loader._check_torn")
@@ -181,31 +187,31 @@ def _same_epoch(original, self, end, first_base):
 # ---- compaction --------------------------------------------------------------------------------------
 
 
-@replaces("silent_swap", "embedlog.partition.compaction.swap:_begun")
-def _same_generation(original, now):
-    return now
+@replaces("silent_swap", "embedlog.partition.compaction.swap:_with_odd_generation")
+def _same_generation(original, published):
+    return published
 
 
-@replaces("purge_unnoted", "embedlog.partition.compaction.swap:_ended")
-def _nothing_purged(original, now, purged_to):
-    return original(now, 0)
+@replaces("purge_unnoted", "embedlog.partition.compaction.swap:_with_even_generation")
+def _nothing_purged(original, published, purged_to):
+    return original(published, 0)
 
 
 @replaces("aside_before_swap", "embedlog.partition.compaction.swap:_swap")
-def _set_aside_first(original, held, now, group, made, records):
-    swap._set_aside(held.path, group, made)
-    original(held, now, group, made, records)
+def _set_aside_first(original, locked, published, group, new_segment, records):
+    swap._set_aside(locked.path, group, new_segment)
+    original(locked, published, group, new_segment, records)
 
 
 @replaces("clean_undecided", "embedlog.partition.compaction.cleaner:_decided_end")
-def _undecided_end(original, high_watermark, now):
+def _undecided_end(original, high_watermark, published):
     return high_watermark
 
 
 @replaces("rolled_without_the_lock", "embedlog.partition.roll:roll")
-def _given_back_for_the_roll(original, held, now):
-    fd = held.writer.native().raw.lock_fd
+def _given_back_for_the_roll(original, locked, published):
+    fd = locked.writer.native().raw.lock_fd
     system.unlock(fd)
-    after = original(held, now)
-    system.lock_until(fd, True, held.state.deadline())
+    after = original(locked, published)
+    system.lock_until(fd, True, locked.state.deadline())
     return after

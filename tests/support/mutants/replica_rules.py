@@ -16,7 +16,7 @@ def _taken_in_any_epoch(
     original: Any, self: Any, data: Any, rows: Any, leading: Any, at: int | None = None
 ) -> Any:
     return original(
-        self, data, rows, leading._replace(epoch=max(leading.epoch, self.now.epoch)), at
+        self, data, rows, leading._replace(epoch=max(leading.epoch, self.published.epoch)), at
     )
 
 
@@ -30,8 +30,8 @@ def _committed_without_members(
     original: Any, self: Any, followers: Any, epoch: int, deadline_ns: int | None = None
 ) -> int:
     with self.exclusive(deadline_ns) as held:
-        held.publish(held.now._replace(high_watermark=held.now.log_end), held.replica)
-        return int(held.now.high_watermark)
+        held.publish(held.published._replace(high_watermark=held.published.log_end), held.replica)
+        return int(held.published.high_watermark)
 
 
 @replaces("any_size_commits", "embedlog.partition.replication.replica_log:ReplicaLog.lead")
@@ -48,7 +48,9 @@ def _only_given_members(
     own = 1 << self._state.context.node_slot
     given = own | sum(1 << slot for slot, _ in followers)
     with self.exclusive(deadline_ns) as held:
-        held.publish(held.now, held.replica._replace(maximal_isr=held.replica.maximal_isr & given))
+        held.publish(
+            held.published, held.replica._replace(maximal_isr=held.replica.maximal_isr & given)
+        )
     return original(self, followers, epoch, deadline_ns)
 
 
@@ -61,7 +63,7 @@ def _not_evicted(
     return None
 
 
-@replaces("anybody_joins", "embedlog.partition.replication.replica_log:ReplicaLog._has")
+@replaces("anybody_joins", "embedlog.partition.replication.replica_log:ReplicaLog._has_all")
 def _has_everything(original: Any, self: Any, leader: Any, needed: int, *, durable: bool) -> bool:
     return True
 
@@ -80,7 +82,8 @@ def _installed_over_any(
             role=ROLE_LEADER, partition_epoch=decision.partition_epoch, decided_isr=decision.isr
         )
         held.publish(
-            held.now._replace(epoch=decision.epoch), changed._replace(maximal_isr=decision.isr)
+            held.published._replace(epoch=decision.epoch),
+            changed._replace(maximal_isr=decision.isr),
         )
     return True
 
