@@ -43,7 +43,7 @@ from embedlog.errors import (
 )
 from embedlog.format.record_columns import Stamp
 from embedlog.group import Group, Refusal
-from embedlog.partition.interposer import commit_begins, commit_succeeded
+from embedlog.partition.interposer import ask_before_commit, report_commit
 from embedlog.storage.call_deadline import bound_deadline
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, topic_partitions
 
@@ -167,7 +167,7 @@ class Offsets:
         number = self.topic.partition_of(group_id)
         self.check_size(number, records)
         admit = partial(self.admit, group_id, admission)
-        commit_begins(self.host.interposer, group_id, until)
+        ask_before_commit(self.host.interposer, group_id, until)
 
         def append() -> DecisionLog | None:
             return self._append(number, records, checked, admit, until)
@@ -178,7 +178,7 @@ class Offsets:
             partition = self.topic.retry_until_counted(append, until)
         if asks_for_durability(partition):
             partition.sync_to(partition.published().log_end, until)
-        commit_succeeded(self.host.interposer, group_id)
+        report_commit(self.host.interposer, group_id)
 
     def _append(
         self,
@@ -406,7 +406,7 @@ class TransactionalCommit:
         """Append the commit; False if it must be checked again. Raises as `check`, FencedError,
         LockTimeoutError.
         """
-        commit_begins(self._offsets.host.interposer, self._group.group_id, deadline_ns)
+        ask_before_commit(self._offsets.host.interposer, self._group.group_id, deadline_ns)
         return self._offsets.topic.retry_until_counted(
             lambda: self._append(stamp, deadline_ns), deadline_ns
         )

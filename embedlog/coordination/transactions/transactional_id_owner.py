@@ -44,7 +44,7 @@ from embedlog.errors import (
     StorageError,
 )
 from embedlog.format.record_batch import Stamp
-from embedlog.partition.interposer import commit_begins, commit_succeeded
+from embedlog.partition.interposer import ask_before_commit, report_commit
 from embedlog.storage.call_deadline import bound_waits
 from embedlog.transaction import PREPARED, SETTLED, Outcome, Refusal, Status, Transaction
 
@@ -291,7 +291,7 @@ class TransactionalIdOwner:
         appended = None
         # done by `begin_in`
         if progress is not None and progress.complete and not partition.replicated:
-            appended = _flush_if_due(partition, progress.appended(), until)
+            appended = _flush_if_due(partition, progress.result(), until)
         elif self._has_data_in(partition):
             appended = self._append_next(partition, run, tp, until, progress)
         if appended is None:
@@ -381,7 +381,7 @@ class TransactionalIdOwner:
         producer_id, epoch = self._identity()
         slots = self._held_slots()
         if commit:
-            commit_begins(self._coordinator.host.interposer, self.transactional_id, until)
+            ask_before_commit(self._coordinator.host.interposer, self.transactional_id, until)
             self._coordinator.topic.retry_until_counted(
                 lambda: self._sync_data(until), until, idempotent=True
             )
@@ -407,7 +407,7 @@ class TransactionalIdOwner:
         if decided.status in PREPARED:
             self._coordinator.finish(self.transactional_id, decided, until)
         if commit:
-            commit_succeeded(self._coordinator.host.interposer, self.transactional_id)
+            report_commit(self._coordinator.host.interposer, self.transactional_id)
         self._id = machine.producer_identity_of(decided)
         self.begin()
 
@@ -451,7 +451,7 @@ class TransactionalIdOwner:
                 # the end of `lock_for_decision` has waited for the commit of the registration
                 is_registration_committed = True
         self._written_data[tp] = _Written(commit.partition.topic_id, commit.end)
-        commit_succeeded(self._coordinator.host.interposer, group.group_id)
+        report_commit(self._coordinator.host.interposer, group.group_id)
 
     def _append_first_commit(
         self,
