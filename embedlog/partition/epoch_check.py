@@ -99,7 +99,11 @@ class EpochCheck:
         """Compare the checkpoint with the batches, and make it again if it is damaged; False if
         this thread may not.
         """
-        if self.compare is None or self._state.context.read_only or locks.is_owned(self._state.mutex):
+        if (
+            self.compare is None
+            or self._state.context.read_only
+            or locks.is_owned(self._state.mutex)
+        ):
             return False
         self.compare()
         self.forget()

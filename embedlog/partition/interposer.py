@@ -66,7 +66,9 @@ class InterposedWriter(system.Writer):
         append = partial(super().append_locked, run, start, rows)
         return self._ask(APPEND, run, append, system.boot_ns() + self._timeout_ns)
 
-    def append_marker(self, batch: Any, first_unstable: int, entry: bytes | None, index_fd: int) -> int:
+    def append_marker(
+        self, batch: Any, first_unstable: int, entry: bytes | None, index_fd: int
+    ) -> int:
         marker = partial(super().append_marker, batch, first_unstable, entry, index_fd)
         return self._ask(MARKER, batch, marker, system.boot_ns() + self._timeout_ns)
 

@@ -51,9 +51,9 @@ from embedlog.storage.control_page import (
     PageFile,
     cache_number,
     check,
+    exact_cache_number,
     floor_of,
     is_in_place,
-    exact_cache_number,
     make_page,
     map_page,
 )
@@ -352,7 +352,9 @@ class PartitionState:
             if bases:
                 # The mark that follows would show a log of ours, also after a kill.
                 self.manifest.rewrite([], Start(bases[0], bases[-1], identity.BEFORE_VISITS))
-        mark_waits = not loading.clean and dirty_mark.can_sync_later(self.path, self.config.preallocate)
+        mark_waits = not loading.clean and dirty_mark.can_sync_later(
+            self.path, self.config.preallocate
+        )
         if mark_waits:
             dirty_mark.make(self.path, self.context.mode)
         elif not loading.clean:

@@ -141,7 +141,9 @@ class AppendWriter:
             self.on_segment(published.segment_base)
         log_fd, index_fd, time_fd = fds[:3]
         digest_fd = fds[3] if published.flags & DIGESTED else -1
-        self.native().set_segment(published.segment_base, log_fd, index_fd, time_fd, digest_fd, cuts)
+        self.native().set_segment(
+            published.segment_base, log_fd, index_fd, time_fd, digest_fd, cuts
+        )
 
     def close_segment(self) -> None:
         """Close the descriptors of the segment. The C core forgets them first: their numbers are
