@@ -485,6 +485,8 @@ class PartitionState:
         closed = self.context.clean or (
             self.context.in_set and write and not foreign and not files.is_link(self.path)
         )  # DIRTYMARK-3
+        clean = closed and not dirty
+        reserves = self.config.preallocate and not clean  # else the mark does (`mark_dirty`)
         points = self.context.recovery_points
         starts = self.context.log_starts
         cleaned = self.context.cleaned
@@ -495,7 +497,7 @@ class PartitionState:
         return Loading(
             self.path,
             self.topic_id,
-            clean=closed and not dirty,
+            clean=clean,
             write=write,
             in_set=self.context.in_set,
             recovery_point=points.of(self.topic, self.number) if points else 0,
@@ -504,7 +506,7 @@ class PartitionState:
             known_durable=durable.offset if durable else 0,
             interval_bytes=self.config.index_interval_bytes,
             mode=self.context.mode,
-            allocate_bytes=self.config.segment_bytes if self.config.preallocate else 0,
+            allocate_bytes=self.config.segment_bytes if reserves else 0,
             gaps_allowed=self.config.compacted
             or bool(cleaned and cleaned.of(self.topic, self.number)),
             foreign=foreign,
@@ -520,8 +522,18 @@ class PartitionState:
         """
         if self.marked_dirty:
             return
-        dirty_mark.put(self.path, self.context.mode)
+        is_first = dirty_mark.put(self.path, self.context.mode)
         self.marked_dirty = True
+        if is_first and self.config.preallocate and self.page_file is not None:
+            self._reserve(self.page_file.page)
+
+    def _reserve(self, page: system.Page) -> None:
+        """Reserve the blocks of an empty segment. Without the mark, no close would give them back."""
+        now = page.read()
+        if now is not None and now.segment_size == 0:
+            path = file_names.segment_path(self.path, now.segment_base)
+            with files.opened(path, files.WRITE) as fd:
+                files.allocate(fd, self.config.segment_bytes, path)
 
     def close(self) -> None:
         """Release descriptors and the mapping; appended records stay in the files. Idempotent."""
