@@ -49,6 +49,12 @@ static int32_t write_byte(const el_probe *probe) {
     return closed < 0 ? closed : EL_OK;
 }
 
+static void tell(el_probe *probe, uint32_t question, int32_t code) {
+    atomic_store(&probe->code, code);
+    atomic_store(&probe->answered, question);
+    el_futex_wake(&probe->answered, INT32_MAX);
+}
+
 static void call_thread(el_probe *probe) {
     atomic_fetch_add(&probe->calls, 1);
     el_futex_wake(&probe->calls, 1);
@@ -73,9 +79,7 @@ static void *probe_thread(void *argument) {
         uint32_t calls = atomic_load(&probe->calls);
         uint32_t question = atomic_load(&probe->asked);
         if (question != atomic_load(&probe->answered)) {
-            atomic_store(&probe->code, write_byte(probe));
-            atomic_store(&probe->answered, question);
-            el_futex_wake(&probe->answered, INT32_MAX);
+            tell(probe, question, write_byte(probe));
         } else if (atomic_exchange(&probe->leaves, 0)) {
             if (leave(probe))
                 break;
@@ -91,6 +95,7 @@ static int start_thread(el_probe *probe) {
     sigset_t every, before;
     pthread_attr_t attributes;
     pthread_t thread;
+    el_point("probe-thread");
     int code = pthread_attr_init(&attributes);
     if (code)
         return code;
@@ -109,7 +114,7 @@ static int start_thread(el_probe *probe) {
 
 /* ---- questions ------------------------------------------------------------------------------------------------------ */
 
-/* EL_OK and the number of the question, or an error of the system. */
+/* EL_OK and the number of the question, or an error of the system: without a thread it is the answer. */
 static int32_t ask(el_probe *probe, uint32_t *question) {
     if (probe->process != getpid())
         return EL_SYSTEM_ERROR(ETIMEDOUT);
@@ -122,10 +127,13 @@ static int32_t ask(el_probe *probe, uint32_t *question) {
     }
     if (!claim_thread(probe))
         return EL_OK;
-    int code = start_thread(probe);
-    if (code)
-        atomic_store(&probe->has_thread, 0);
-    return code ? EL_SYSTEM_ERROR(code) : EL_OK;
+    int code;
+    while ((code = start_thread(probe)) != 0) {
+        tell(probe, atomic_load(&probe->asked), EL_SYSTEM_ERROR(code));     /* of all who asked meanwhile */
+        if (leave(probe))
+            return EL_SYSTEM_ERROR(code);
+    }
+    return EL_OK;
 }
 
 /* The answer, or -(1000 + ETIMEDOUT) after the deadline (boot clock). */
