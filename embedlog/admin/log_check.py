@@ -298,6 +298,7 @@ def _read_facts(
         identified=described.identified,
         segments=segments,
         log_end=state.log_end,
+        in_set=directory.in_set,
     )
 
 
