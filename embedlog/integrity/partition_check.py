@@ -201,7 +201,9 @@ class PartitionCheck:
                 else:
                     self._add_error("snapshot", name, problem)
                 continue
-            if end is not None and base > end:
+            if end is not None and base > end and not self._facts.clean:
+                self._add("unfinished", name, "the snapshot is after the end of the log")
+            elif end is not None and base > end:
                 self._add(
                     "snapshot",
                     name,

@@ -226,14 +226,16 @@ def test_a_killed_copy_to_new_replicas_is_no_damage(tmp_path: Path, rng: random.
 NEVER: Final = 10**9
 FOLLOWS: Final = {
     "cut": ("rename", "kill_after", "d1/t-0/0"),
+    "cut before the snapshots": ("point", "kill_before", "cut-indexes"),
+    "log that begins again": ("point", "kill_before", "cut-published"),
     "copy of several epochs": ("point", "kill_before", "follow-epochs"),
 }
 
 
 @pytest.mark.parametrize("name", FOLLOWS)
 def test_a_follower_that_was_killed_is_no_damage(tmp_path: Path, name: str) -> None:
-    """It sets segments aside that its leader does not have, or has noted the epochs of batches that
-    it has not copied yet.
+    """It sets segments aside that its leader does not have, begins again because its log is below
+    the start of its leader, or has noted the epochs of batches that it has not copied yet.
     """
     paths = [tmp_path / f"d{node}" for node in (1, 2, 3)]
     away = tmp_path / "away"
@@ -256,10 +258,11 @@ def test_a_follower_that_was_killed_is_no_damage(tmp_path: Path, name: str) -> N
         assert not is_killed_before(NEVER, write)
 
     with open_set() as log:
-        settings = SETTINGS if name == "cut" else {}  # one segment, which is read at once
+        # else one segment, which is read at once
+        settings = SETTINGS if name.startswith("cut") else {}
         log.create_topic(TOPIC, assignment={0: [1, 2, 3]}, config=settings)
         send(log, 0, 3)
-    if name == "cut":
+    if name.startswith("cut"):
         (tmp_path / "others").mkdir()
         for path in paths[1:]:
             path.rename(tmp_path / "others" / path.name)
@@ -272,6 +275,8 @@ def test_a_follower_that_was_killed_is_no_damage(tmp_path: Path, name: str) -> N
     begin_an_epoch(3)
     begin_an_epoch(5)
     with open_set() as log:
+        if name == "log that begins again":
+            log.delete_records({HERE: 5})
         written = rows(log)
     away.rename(paths[0])
     killed_during(follow, open_set, *FOLLOWS[name])
