@@ -85,8 +85,12 @@ def check(
         for partition in directory_partitions:
             engine.check_open()
             _check_one(directory, partition, count, directory_total)
+        is_closed = directory.read_only and directory.context.clean
         directory_total.findings += check_root(
-            directory.path, directory_total.ends, partial(_find_end, directory)
+            directory.path,
+            directory_total.ends,
+            partial(_find_end, directory),
+            may_be_cut=directory.in_set and not is_closed,
         )
         total.merge(directory_total)
     total.findings += of_set
@@ -298,6 +302,7 @@ def _read_facts(
         identified=described.identified,
         segments=segments,
         log_end=state.log_end,
+        in_set=directory.in_set,
     )
 
 

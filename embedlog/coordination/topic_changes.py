@@ -237,7 +237,7 @@ class TopicChanges:
         return True
 
     def renew_partition(
-        self, topic: Topic, number: int, prepare: Callable[[Path], None] | None = None
+        self, topic: Topic, number: int, prepare: Callable[[Path], object] | None = None
     ) -> bool:
         """Set aside a partition that is missing or cannot be loaded, and make it again, empty.
         REQUIRES the directory lock.

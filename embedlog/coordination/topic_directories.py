@@ -279,7 +279,7 @@ def make_prepared(
     directory: Path,
     topic: Topic,
     number: int,
-    prepare: Callable[[Path], None] | None = None,
+    prepare: Callable[[Path], object] | None = None,
     mode: int = 0o666,
 ) -> None:
     """Create the directory of one partition under the name of a retired one, and rename it after

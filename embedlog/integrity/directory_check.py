@@ -92,11 +92,14 @@ def check_root(
     path: Path,
     ends: checkpoints.Offsets,
     end_now: Callable[[str, int], int] = lambda topic, number: 0,
+    *,
+    may_be_cut: bool = False,
 ) -> list[Finding]:
     """The findings in the files of the directory itself.
 
     `ends` are the log ends of its partitions when they were checked. An open log may have grown
-    since: `end_now` is asked then.
+    since: `end_now` is asked then. `may_be_cut`: of replicas that may have been cut, or begun again,
+    since the checkpoints were written.
     """
     findings = []
     try:
@@ -124,7 +127,7 @@ def check_root(
             end = ends.get((topic, number), offset)
             if offset > end:
                 end = max(end, end_now(topic, number))
-            if offset > end:
+            if offset > end and not may_be_cut:
                 findings.append(
                     Finding(
                         kind,
@@ -311,7 +314,9 @@ def check_closed(path: Path, progress: Progress | None = None) -> CheckReport:
     count = Count(sum(size_of(partition.path) for partition in partitions), progress)
     for partition in partitions:
         check_partition(directory.facts_of(partition), count, total)
-    total.findings += directory.findings + check_root(path, total.ends)
+    may_be_cut = not directory.clean and files.exists(path / file_names.REPLICAS)
+    total.findings += directory.findings
+    total.findings += check_root(path, total.ends, may_be_cut=may_be_cut)
     return total.report()
 
 

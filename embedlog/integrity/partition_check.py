@@ -49,6 +49,7 @@ class PartitionFacts:
     identified: bool = True
     segments: Sequence[SegmentInfo] | None = None
     log_end: int | None = None
+    in_set: bool = False  # a replica notes the epochs of the batches that it is about to copy
 
     def sealed_without_gaps(self, manifest: Manifest | None) -> Mapping[int, SegmentInfo]:
         """The sealed segments by the manifest; none if offsets may be missing between segments."""
@@ -200,7 +201,9 @@ class PartitionCheck:
                 else:
                     self._add_error("snapshot", name, problem)
                 continue
-            if end is not None and base > end:
+            if end is not None and base > end and not self._facts.clean:
+                self._add("unfinished", name, "the snapshot is after the end of the log")
+            elif end is not None and base > end:
                 self._add(
                     "snapshot",
                     name,
@@ -247,6 +250,8 @@ class PartitionCheck:
                 expected="the epochs of the batches",
                 found="none",
             )
+        elif end is not None and entries and entries[-1][1] > end and self._may_lack_batches():
+            self._add("unfinished", file_names.EPOCHS, "an epoch starts after the end of the log")
         elif end is not None and entries and entries[-1][1] > end:
             self._add(
                 "epochs",
@@ -255,6 +260,13 @@ class PartitionCheck:
                 expected=f"a start of at most {end}",
                 found=entries[-1][1],
             )
+
+    def _may_lack_batches(self) -> bool:
+        """Whether batches of the last epochs can be missing: an epoch is on disk before them. A load
+        cuts it then.
+        """
+        is_open = self._facts.segments is not None
+        return not self._facts.clean or (is_open and self._facts.in_set)
 
     def _has_damage(self) -> bool:
         """Whether a segment is damaged."""
@@ -346,6 +358,7 @@ class PartitionCheck:
     def _check_segments(self, bases: list[int], infos: dict[int, SegmentInfo]) -> None:
         end = self._required_start()
         epoch = -1
+        durable = self._facts.durable_offset()
         if bases and bases[0] > end and not self._facts.foreign:
             self._add_missing(bases[0], end, bases[0])
         for number, base in enumerate(bases):
@@ -369,6 +382,7 @@ class PartitionCheck:
                 following=next_base,
                 gaps_allowed=self._gaps_allowed or self._has_noted_gaps(base),
                 plan=plan,
+                is_read_again=not self._facts.clean and base >= durable,
             )
             check = SegmentCheck(segment, self._epochs, self._signs, self._note)
             if not files.exists(check.path):

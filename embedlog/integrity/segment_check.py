@@ -65,6 +65,9 @@ class CheckedSegment(NamedTuple):
     following: int = -1  # base of the next segment, -1 for the last one
     gaps_allowed: bool = False
     plan: Plan | None = None  # of a closed log: the names that its files will have
+    # the next opening reads it whole, and makes missing indexes: a cut was interrupted, or the power
+    # loss took their names
+    is_read_again: bool = False
 
     def present_path(self, suffix: str) -> Path | None:
         """The path of a file of the segment, None if it has none, or if the next opening for
@@ -377,7 +380,8 @@ class SegmentCheck:
         name = self._name_of(suffix)
         raw = None if path is None else files.read_bytes(path, index.INDEX_BYTES_MAX)
         if raw is None:
-            if (self.segment.size or count) and not self.segment.is_new:
+            is_needed = self.segment.size or count
+            if is_needed and not self.segment.is_new and not self.segment.is_read_again:
                 self._add("index", "the file is missing", name=name)
             return np.empty(0, layout)
         whole_count = len(raw) // layout.itemsize

@@ -47,6 +47,8 @@ def close_in_order(lock: AppendLock, syncer: Syncer) -> None:
             and not state.is_kept()
             and files.exists(state.path / file_names.DIRTY)
         ):
+            # the process that made the mark may have been killed before its sync
+            files.sync_directory(state.path)
             return
         locked.note_closed(locked.published)
         state.manifest.sync()

@@ -505,6 +505,8 @@ class PartitionState:
         is_closed = context.clean or (
             context.in_set and write and not foreign and not files.is_link(self.path)
         )
+        is_clean = is_closed and not is_dirty
+        reserves = self.config.preallocate and not is_clean  # else the mark does (`mark_dirty`)
         durable = None
         if not foreign:
             durable = DurableRecord(self.path, self.topic_id).read()
@@ -515,7 +517,7 @@ class PartitionState:
         return Loading(
             self.path,
             self.topic_id,
-            clean=is_closed and not is_dirty,
+            clean=is_clean,
             write=write,
             in_set=context.in_set,
             recovery_point=recovery_point,
@@ -524,7 +526,7 @@ class PartitionState:
             known_durable=durable.offset if durable else 0,
             interval_bytes=self.config.index_interval_bytes,
             mode=context.mode,
-            allocate_bytes=self.config.segment_bytes if self.config.preallocate else 0,
+            allocate_bytes=self.config.segment_bytes if reserves else 0,
             gaps_allowed=self.config.compacted or self._checkpointed_offset(context.cleaned) != 0,
             foreign=foreign,
             begun=is_dirty,
@@ -545,8 +547,18 @@ class PartitionState:
         """
         if self.marked_dirty:
             return
-        dirty_mark.put(self.path, self.context.mode)
+        is_first = dirty_mark.put(self.path, self.context.mode)
         self.marked_dirty = True
+        if is_first and self.config.preallocate and self.page_file is not None:
+            self._reserve(self.page_file.page)
+
+    def _reserve(self, page: system.Page) -> None:
+        """Reserve the blocks of an empty segment. Without the mark, no close would give them back."""
+        now = page.read()
+        if now is not None and now.segment_size == 0:
+            path = file_names.segment_path(self.path, now.segment_base)
+            with files.opened(path, files.WRITE) as fd:
+                files.allocate(fd, self.config.segment_bytes, path)
 
     def close(self) -> None:
         """Release descriptors and the mapping; appended records stay in the files. Idempotent."""

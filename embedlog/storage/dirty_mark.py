@@ -18,12 +18,14 @@ from embedlog.storage import file_names, files
 from embedlog.storage.manifest import holds_data
 
 
-def put(directory: Path, mode: int) -> None:
-    """The mark is on disk when this returns; one that is there already was synced by the process
-    that made it.
+def put(directory: Path, mode: int) -> bool:
+    """The mark is on disk when this returns; False if it is there already: the process that made it
+    has synced it.
     """
-    if make(directory, mode):
+    is_new = make(directory, mode)
+    if is_new:
         files.sync_directory(directory)
+    return is_new
 
 
 def make(directory: Path, mode: int) -> bool:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import pytest
 
 import embedlog
+from embedlog.integrity.directory_check import check_closed
 from tests.support.crash_states import (
     CONFIG,
     TOPIC,
@@ -25,6 +26,7 @@ from tests.support.crash_states import (
     rows,
     states,
 )
+from tests.support.killed_processes import is_killed_before, killed_during
 
 SETTINGS: Final = {
     "segment.bytes": 600,
@@ -219,3 +221,72 @@ def test_a_killed_copy_to_new_replicas_is_no_damage(tmp_path: Path, rng: random.
         with embedlog.open(paths, config=CONFIG) as log:
             assert is_expected(rows(log))
             assert not findings(log.check())
+
+
+NEVER: Final = 10**9
+FOLLOWS: Final = {
+    "cut": ("rename", "kill_after", "d1/t-0/0"),
+    "cut before the snapshots": ("point", "kill_before", "cut-indexes"),
+    "log that begins again": ("point", "kill_before", "cut-published"),
+    "copy of several epochs": ("point", "kill_before", "follow-epochs"),
+}
+
+
+@pytest.mark.parametrize("name", FOLLOWS)
+def test_a_follower_that_was_killed_is_no_damage(tmp_path: Path, name: str) -> None:
+    """It sets segments aside that its leader does not have, begins again because its log is below
+    the start of its leader, or has noted the epochs of batches that it has not copied yet.
+    """
+    paths = [tmp_path / f"d{node}" for node in (1, 2, 3)]
+    away = tmp_path / "away"
+
+    def open_set() -> embedlog.Log:
+        return embedlog.open(paths, config=CONFIG)
+
+    def follow(log: embedlog.Log) -> None:
+        for _ in range(3):
+            log.housekeep()
+
+    def begin_an_epoch(first: int) -> None:
+        """By a process that ends without a close."""
+
+        def write(begin: Callable[[], None], end: Callable[[], None]) -> None:
+            log = open_set()
+            follow(log)
+            send(log, first, 2)
+
+        assert not is_killed_before(NEVER, write)
+
+    with open_set() as log:
+        # else one segment, which is read at once
+        settings = SETTINGS if name.startswith("cut") else {}
+        log.create_topic(TOPIC, assignment={0: [1, 2, 3]}, config=settings)
+        send(log, 0, 3)
+    if name.startswith("cut"):
+        (tmp_path / "others").mkdir()
+        for path in paths[1:]:
+            path.rename(tmp_path / "others" / path.name)
+        with open_set() as log, log.producer(acks=1) as producer:
+            for number in range(COUNT):
+                producer.send(TOPIC, b"lost %d" % number * 20, partition=0).result(PATIENT_S)
+        for path in paths[1:]:
+            (tmp_path / "others" / path.name).rename(path)
+    paths[0].rename(away)
+    begin_an_epoch(3)
+    begin_an_epoch(5)
+    with open_set() as log:
+        if name == "log that begins again":
+            log.delete_records({HERE: 5})
+        written = rows(log)
+    away.rename(paths[0])
+    killed_during(follow, open_set, *FOLLOWS[name])
+    for path in paths:
+        report = embedlog.check(path)
+        assert not findings(report), str(report)
+        closed = check_closed(path)
+        assert not findings(closed), str(closed)
+    with open_set() as log:
+        follow(log)
+        assert rows(log) == written
+        assert log.replicas(TOPIC).partitions[0].isr == (1, 2, 3)
+        assert not findings(log.check())

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +22,32 @@ POSITION = 96
 ANSWER_NS = 10_000_000_000  # for an answer on a loaded machine
 SHORT_NS = 50_000_000
 WRITES = ("open", "pwrite")
+# three threads ask while the first one of them waits for a thread that is refused
+WITHOUT_MEMORY = """
+import json, pathlib, resource, sys, threading
+from embedlog._native import probe, system
+
+disk = probe.Probe(sys.argv[1], 96)
+answers = []
+begin = threading.Event()
+
+def ask():
+    begin.wait()
+    answers.extend(probe.ask([disk], 10_000_000_000))
+
+askers = [threading.Thread(target=ask) for _ in range(3)]
+for asker in askers:
+    asker.start()
+pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
+system.fault_arm(["point"], 1, "delay", 200_000, name="probe-thread")
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize(), -1))
+begin.set()
+for asker in askers:
+    asker.join()
+resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+system.fault_off()
+print(json.dumps([answers, probe.ask([disk], 10_000_000_000)]))
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -157,6 +186,14 @@ def test_many_threads_ask_the_same_disk(tmp_path: Path) -> None:
     for asker in askers:
         asker.join()
     assert answers == [0] * 1600
+
+
+def test_a_thread_that_cannot_be_started_is_an_answer_for_all_who_ask(tmp_path: Path) -> None:
+    """In another process: here the memory of an ended thread would be used again."""
+    make_disk(tmp_path / "lock")
+    arguments = [sys.executable, "-c", WITHOUT_MEMORY, str(tmp_path / "lock")]
+    child = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(child.stdout) == [[-1000 - errno.EAGAIN] * 3, [0]]
 
 
 def test_a_forked_child_has_no_answers(tmp_path: Path) -> None:

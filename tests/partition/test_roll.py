@@ -6,7 +6,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import embedlog
+from embedlog.integrity.directory_check import check_closed
 
 SEGMENT_BYTES = 100_000
 
@@ -36,6 +39,32 @@ def test_preallocated_segments_reserve_their_space_and_give_back_what_they_did_n
     with embedlog.open(tmp_path, read_only=True) as log:
         values = [record.value for record in log.scan("events").records()]
     assert values == [b"%0100d" % number for number in range(3000)]
+
+
+@pytest.mark.parametrize("names", [["d1"], ["d1", "d2", "d3"]], ids=["directory", "set"])
+def test_a_log_that_was_only_read_reserves_nothing_that_a_later_opening_would_cut(
+    tmp_path: Path, names: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = [tmp_path / name for name in names]
+    with embedlog.open(paths) as log:
+        log.create_topic("other")
+    with embedlog.open(paths) as log:
+        log.create_topic(
+            "events",
+            replication_factor=len(names),
+            config={"preallocate": True, "segment.bytes": SEGMENT_BYTES},
+        )
+        assert list(log.scan("events").records()) == []
+    for path in paths:
+        report = check_closed(path)
+        assert report.findings == (), str(report)
+    with embedlog.open(paths) as log:
+        assert list(log.scan("events").records()) == []
+        fill(log, 1)
+        assert log_sizes(paths[0]) == [SEGMENT_BYTES], "the first write reserves them"
+    assert "cut" not in caplog.text
+    assert not list(tmp_path.glob("*/events-0/embedlog.cut-*"))
+    assert log_sizes(paths[0])[0] < SEGMENT_BYTES
 
 
 def test_the_partition_that_is_written_to_keeps_its_descriptors(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import embedlog
+from embedlog._native import system
 from embedlog.errors import EmbedlogError
-from embedlog.storage import file_names
+from embedlog.storage import control_page, file_names
 from tests.replicas.test_put_back import killed, killed_after, level, logs, opened, send, values
 from tests.support.replica_directories import take_for_originals
 
@@ -99,6 +100,36 @@ def test_an_orderly_close_ends_no_wait_for_a_member_after_a_crash(tmp_path: Path
         assert values(log) == [b"before", b"after 1", b"after 2"]
     with opened(tmp_path) as log:
         assert values(log) == [b"before", b"after 1", b"after 2"]
+
+
+def test_a_mark_that_stays_is_on_disk_before_the_clean_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that made it may have been killed before its sync. Else the next power loss takes
+    the mark, and the clean mark shows a complete replica.
+    """
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1, 2]})
+        send(log, b"before")
+    killed(tmp_path, b"after 1", b"after 2")
+    monkeypatch.setattr(control_page, "boot_number", lambda: 1)
+    (tmp_path / "d2").rename(tmp_path / "away")
+    partition = tmp_path / "d1" / "t-0"
+    log = opened(tmp_path)
+    check_it_waits(log)
+    with (tmp_path / "trace").open("w+") as trace:
+        system.fault_trace(trace.fileno())
+        try:
+            log.close()
+        finally:
+            system.fault_trace(-1)
+        trace.seek(0)
+        calls = [line.split() for line in trace]
+    assert (partition / file_names.DIRTY).exists()
+    synced = [number for number, call in enumerate(calls) if call[-1] == str(partition)]
+    cleaned = [number for number, call in enumerate(calls) if "cleanshutdown" in call[-1]]
+    assert synced, "the names of the partition"
+    assert synced[-1] < cleaned[-1]
 
 
 def check_it_waits(log: embedlog.Log) -> None:

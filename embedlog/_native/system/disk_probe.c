@@ -53,6 +53,12 @@ static int32_t write_byte(const el_probe *probe) {
     return closed < 0 ? closed : EL_OK;
 }
 
+static void tell(el_probe *probe, uint32_t question, int32_t code) {
+    atomic_store(&probe->code, code);
+    atomic_store(&probe->answered, question);
+    el_futex_wake(&probe->answered, INT32_MAX);
+}
+
 static void call_thread(el_probe *probe) {
     atomic_fetch_add(&probe->calls, 1);
     el_futex_wake(&probe->calls, 1);
@@ -78,9 +84,7 @@ static void *probe_thread(void *argument) {
         uint32_t calls = atomic_load(&probe->calls);
         uint32_t question = atomic_load(&probe->asked);
         if (question != atomic_load(&probe->answered)) {
-            atomic_store(&probe->code, write_byte(probe));
-            atomic_store(&probe->answered, question);
-            el_futex_wake(&probe->answered, INT32_MAX);
+            tell(probe, question, write_byte(probe));
         } else if (atomic_exchange(&probe->leaves, 0)) {
             if (leave(probe)) {
                 break;
@@ -97,6 +101,7 @@ static int start_thread(el_probe *probe) {
     sigset_t every, before;
     pthread_attr_t attributes;
     pthread_t thread;
+    el_point("probe-thread");
     int code = pthread_attr_init(&attributes);
     if (code) {
         return code;
@@ -117,7 +122,8 @@ static int start_thread(el_probe *probe) {
 
 /* ---- questions ------------------------------------------------------------------------------- */
 
-/* EL_OK and the number of the question, or an error of the system. */
+/* EL_OK and the number of the question, or an error of the system: without a thread it is the
+ * answer. */
 static int32_t ask(el_probe *probe, uint32_t *question) {
     if (probe->process != getpid()) {
         return EL_SYSTEM_ERROR(ETIMEDOUT);
@@ -133,11 +139,15 @@ static int32_t ask(el_probe *probe, uint32_t *question) {
     if (!claim_thread(probe)) {
         return EL_OK;
     }
-    int code = start_thread(probe);
-    if (code) {
-        atomic_store(&probe->has_thread, 0);
+    int code;
+    while ((code = start_thread(probe)) != 0) {
+        /* of all who asked meanwhile */
+        tell(probe, atomic_load(&probe->asked), EL_SYSTEM_ERROR(code));
+        if (leave(probe)) {
+            return EL_SYSTEM_ERROR(code);
+        }
     }
-    return code ? EL_SYSTEM_ERROR(code) : EL_OK;
+    return EL_OK;
 }
 
 /* The answer, or -(1000 + ETIMEDOUT) after the deadline (boot clock). */

@@ -21,12 +21,17 @@ if TYPE_CHECKING:
 
 
 def parse_settings(texts: Iterable[str], option: str) -> dict[str, str]:
-    """Settings in the form key=value."""
+    """Settings in the form key=value; the last one of a key counts."""
+    return dict(parse_pairs(texts, option))
+
+
+def parse_pairs(texts: Iterable[str], option: str) -> list[tuple[str, str]]:
+    """Keys and values in the form key=value, in their order."""
     pairs = [text.partition("=") for text in texts]
     for key, sign, _ in pairs:
         if not key or not sign:
             raise click.UsageError(f"{option}: expected key=value, found {key!r}")
-    return {key.strip(): value for key, _, value in pairs}
+    return [(key.strip(), value) for key, _, value in pairs]
 
 
 def parse_numbers(text: str, option: str) -> list[int]:

@@ -76,13 +76,15 @@ def test_lines_become_records(
 
 
 def test_headers_of_lines_and_of_all_records(events: Callable[..., Any], tmp_path: Path) -> None:
-    options = ("-H", "all=1", "--property", "parse.headers=true", "--property", "parse.key=true")
+    """A name can have several values."""
+    headers = ("-H", "all=1", "-H", "all=2")
+    options = (*headers, "--property", "parse.headers=true", "--property", "parse.key=true")
     assert events("produce", "-t", "events", *options, stdin=b"a:x,b:\tk\tv\n").status == 0
     (found,) = records(tmp_path / "data")
     assert (found.key, found.value, found.headers) == (
         b"k",
         b"v",
-        (("all", b"1"), ("a", b"x"), ("b", b"")),
+        (("all", b"1"), ("all", b"2"), ("a", b"x"), ("b", b"")),
     )
 
 

@@ -17,7 +17,13 @@ from typing import Any, BinaryIO
 import click
 
 from embedlog import Producer
-from embedlog.tools.cli.arguments import CODECS, complete_words, parse_settings, topic_option
+from embedlog.tools.cli.arguments import (
+    CODECS,
+    complete_words,
+    parse_pairs,
+    parse_settings,
+    topic_option,
+)
 from embedlog.tools.cli.invocation import current, open_log, verb
 from embedlog.tools.cli.output import print_document
 from embedlog.tools.cli.record_format import as_bytes, unescape
@@ -266,7 +272,7 @@ def produce(topic: str, files: tuple[Path, ...], **options: Any) -> int:
             **properties,
         }
     headers: Headers = [
-        (name, as_bytes(value)) for name, value in parse_settings(options["headers"], "-H").items()
+        (name, as_bytes(value)) for name, value in parse_pairs(options["headers"], "-H")
     ]
     key = None if options["key"] is None else as_bytes(options["key"])
     lines = Lines(properties, options["empty_is_null"], key, headers)
