@@ -6,8 +6,7 @@ REPLICATEDTOPIC-1  arguments are checked as for one directory, before the decisi
 REPLICATEDTOPIC-2  a deletion of records is in the manifests of the ISR when it returns. The
     housekeeper writes a checkpoint that could not be written
 REPLICATEDTOPIC-3  a topic is created only if its name was free before the completion of deletions
-    began. One that another process deletes during that has its own completion,
-    after which it is created
+    began, and if no topic was deleted since then (TOPICS-8). Otherwise the completion is repeated
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack, cast
 from uuid import UUID
 
 from embedlog import _logging
+from embedlog._native import system
 from embedlog.admin import topics
 from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.admin.topics import TopicAdmin
@@ -28,6 +28,7 @@ from embedlog.config.topic import TopicConfig, parse
 from embedlog.errors import (
     EmbedlogError,
     InvalidReplicaAssignmentError,
+    LockTimeoutError,
     StorageError,
     TopicExistsError,
 )
@@ -105,12 +106,14 @@ class ReplicatedTopicAdmin(TopicAdmin):
 
     def _create(self, planned: list[Topic], exist_ok: bool) -> list[str]:
         made = set[str]()
+        until_ns = 0  # from the first time that the completion is repeated
         self._registry.refresh()  # an earlier topic of the name may be deleted
         while topics := [
             each
             for each in planned
             if each.name not in made and not (exist_ok and self._is_live(each.name))
         ]:
+            before = self._set.decisions.settled()
             for topic in topics:
                 self._check_free(topic.name)
             self._deleted.finish({topic.name for topic in topics})
@@ -118,12 +121,22 @@ class ReplicatedTopicAdmin(TopicAdmin):
             for topic in topics:
                 factor, assignment = topic.replicas if isinstance(topic, Planned) else ONE_COPY
                 try:
-                    self._set.create_topic(topic, factor=factor, assignment=assignment)
+                    created = self._set.create_topic(
+                        topic, factor=factor, assignment=assignment, before=before
+                    )
                 except TopicExistsError:  # another process was faster
                     if not (exist_ok and self._is_live(topic.name)):
                         self._check_free(topic.name)
                         raise
                     continue
+                if not created:
+                    until_ns = until_ns or self._set.deadline()
+                    if system.boot_ns() >= until_ns:
+                        raise LockTimeoutError(
+                            f"topics were deleted all the time: {topic.name!r} is not created"
+                        )
+                    self._registry.refresh()
+                    break
                 made.add(topic.name)
         return [topic.name for topic in planned if topic.name in made]
 

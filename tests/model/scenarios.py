@@ -3,6 +3,7 @@
 from append import Append
 from crashed_replicas import CrashedReplicas
 from decisions import Decisions
+from deleted_topics import DeletedTopics
 from groups import Groups
 from growth import Growth
 from opening import Opening
@@ -26,6 +27,7 @@ MODELS = {
     "replica_settings": ReplicaSettings, "replica_unclean": ReplicaUnclean, "replica_transactions": ReplicaTransactions,
     "replica_groups": ReplicaGroups, "growth": Growth,
     "registrations": Registrations, "crashed_replicas": CrashedReplicas,
+    "deleted_topics": DeletedTopics,
 }
 
 ONE = ("ahd",)
@@ -183,6 +185,12 @@ SCENARIOS = {
                                     "changes": 1},
         "a stranger is replaced beside another process": {"kills": 1, "opens": 2, "looks": 0, "replaces": 1},
     },
+    "deleted_topics": {
+        "no fault": {"kills": 0, "fails": 0},
+        "nothing is created": {"creates": 0},
+        "kill, directory fails": {},
+        "created twice": {"directories": 1, "creates": 2, "deletes": 2},
+    },
 }
 DEEP = {
     "append": {
@@ -260,6 +268,9 @@ DEEP = {
         "two openers, kill, then another one": {"kills": 1, "opens": 3, "looks": 0},
         "three openers": {"processes": 3, "kills": 0, "opens": 3, "looks": 0},
     },
+    "deleted_topics": {
+        "three processes": {"processes": 3, "directories": 1, "creates": 2, "deletes": 2, "kills": 0, "fails": 0},
+    },
 }
 
 # Small enough for every test run; the mutants in NEEDS_MORE show only in larger ones.
@@ -283,6 +294,7 @@ FAST = {
     "growth": ("kill", "decisions of an earlier set"),
     "registrations": ("one process, kill", "two openers"),
     "crashed_replicas": ("kill", "kills", "power loss", "copy"),
+    "deleted_topics": ("no fault", "nothing is created"),
 }
 NEEDS_MORE = {
     ("append", rule): "a failed sync or two power losses"
