@@ -12,6 +12,7 @@ from registrations import Registrations
 from replica_cleaning import ReplicaCleaning
 from replica_groups import ReplicaGroups
 from replica_reads import ReplicaReads
+from replica_retries import ReplicaRetries
 from replica_settings import ReplicaSettings
 from replica_transactions import ReplicaTransactions
 from replica_unclean import ReplicaUnclean
@@ -28,6 +29,7 @@ MODELS = {
     "replica_groups": ReplicaGroups, "growth": Growth,
     "registrations": Registrations, "crashed_replicas": CrashedReplicas,
     "deleted_topics": DeletedTopics,
+    "replica_retries": ReplicaRetries,
 }
 
 ONE = ("ahd",)
@@ -191,6 +193,13 @@ SCENARIOS = {
         "kill, directory fails": {},
         "created twice": {"directories": 1, "creates": 2, "deletes": 2},
     },
+    "replica_retries": {
+        "failovers": {},
+        "three replicas": {"replicas": 3, "deletes": 0, "leaves": 0},
+        "no sequences": {"sequences": False, "compactions": 1, "deletes": 0},
+        "two records, compaction": {"records": 2, "compactions": 1},
+        "no sequences, log start": {"sequences": False, "compactions": 1, "others": 2},
+    },
 }
 DEEP = {
     "append": {
@@ -271,6 +280,9 @@ DEEP = {
     "deleted_topics": {
         "three processes": {"processes": 3, "directories": 1, "creates": 2, "deletes": 2, "kills": 0, "fails": 0},
     },
+    "replica_retries": {
+        "three replicas, log start": {"replicas": 3, "records": 2, "compactions": 1},
+    },
 }
 
 # Small enough for every test run; the mutants in NEEDS_MORE show only in larger ones.
@@ -295,6 +307,7 @@ FAST = {
     "registrations": ("one process, kill", "two openers"),
     "crashed_replicas": ("kill", "kills", "power loss", "copy"),
     "deleted_topics": ("no fault", "nothing is created"),
+    "replica_retries": ("failovers", "three replicas", "no sequences"),
 }
 NEEDS_MORE = {
     ("append", rule): "a failed sync or two power losses"
