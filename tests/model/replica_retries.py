@@ -135,7 +135,8 @@ class ReplicaRetries:
         if n in state.isr and n != state.leader:
             if follower.end < leader.end:
                 batch = leader.log[follower.end - leader.start]
-                yield f"D{n} copies to {follower.end + 1}", put(state, n, appended(follower, *batch))
+                longer = appended(follower, *batch) if batch else follower._replace(log=(*follower.log, None))
+                yield f"D{n} copies to {follower.end + 1}", put(state, n, longer)
             if state.leaves:
                 yield f"!D{n} leaves the ISR", state._replace(isr=state.isr - {n}, leaves=state.leaves - 1)
         elif n not in state.isr:

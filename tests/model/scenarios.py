@@ -12,6 +12,7 @@ from registrations import Registrations
 from replica_cleaning import ReplicaCleaning
 from replica_groups import ReplicaGroups
 from replica_reads import ReplicaReads
+from replica_repairs import ReplicaRepairs
 from replica_retries import ReplicaRetries
 from replica_settings import ReplicaSettings
 from replica_transactions import ReplicaTransactions
@@ -30,6 +31,7 @@ MODELS = {
     "registrations": Registrations, "crashed_replicas": CrashedReplicas,
     "deleted_topics": DeletedTopics,
     "replica_retries": ReplicaRetries,
+    "replica_repairs": ReplicaRepairs,
 }
 
 ONE = ("ahd",)
@@ -200,6 +202,13 @@ SCENARIOS = {
         "two records, compaction": {"records": 2, "compactions": 1},
         "no sequences, log start": {"sequences": False, "compactions": 1, "others": 2},
     },
+    "replica_repairs": {
+        "one record": {},
+        "two of two in sync needed": {"least": 2, "fails": 1},
+        "two records, both damaged": {"records": 1, "rots": 2},
+        "kill": {"records": 1, "kills": 1},
+        "three replicas": {"replicas": 3, "processes": 1, "rots": 2, "fails": 1, "least": 2},
+    },
 }
 DEEP = {
     "append": {
@@ -283,6 +292,10 @@ DEEP = {
     "replica_retries": {
         "three replicas, log start": {"replicas": 3, "records": 2, "compactions": 1},
     },
+    "replica_repairs": {
+        "everything": {"records": 1, "kills": 1, "rots": 2, "fails": 1},
+        "three replicas, two processes": {"replicas": 3, "records": 1, "rots": 1, "fails": 1, "decisions": 4},
+    },
 }
 
 # Small enough for every test run; the mutants in NEEDS_MORE show only in larger ones.
@@ -308,6 +321,7 @@ FAST = {
     "crashed_replicas": ("kill", "kills", "power loss", "copy"),
     "deleted_topics": ("no fault", "nothing is created"),
     "replica_retries": ("failovers", "three replicas", "no sequences"),
+    "replica_repairs": ("one record", "two of two in sync needed"),
 }
 NEEDS_MORE = {
     ("append", rule): "a failed sync or two power losses"
@@ -344,6 +358,7 @@ NEEDS_MORE = {
     ("replica_unclean", "foreign_noted"): "put back and written alone",
     ("replica_unclean", "trusted_first"): "put back and written alone",
     ("replica_unclean", "foreign_all"): "both put back",
+    ("replica_repairs", "source_checked"): "two records, both damaged",
 }
 
 # Mutants that only the largest default scenario shows; the others skip it to save time.
