@@ -2,6 +2,7 @@
 
 from append import Append
 from crashed_replicas import CrashedReplicas
+from decision_copies import DecisionCopies
 from decisions import Decisions
 from deleted_topics import DeletedTopics
 from groups import Groups
@@ -32,6 +33,7 @@ MODELS = {
     "deleted_topics": DeletedTopics,
     "replica_retries": ReplicaRetries,
     "replica_repairs": ReplicaRepairs,
+    "decision_copies": DecisionCopies,
 }
 
 ONE = ("ahd",)
@@ -209,6 +211,15 @@ SCENARIOS = {
         "kill": {"records": 1, "kills": 1},
         "three replicas": {"replicas": 3, "processes": 1, "rots": 2, "fails": 1, "least": 2},
     },
+    "decision_copies": {
+        "stranger": {"strangers": 1, "decisions": 3},
+        "two planned directories": {"planned": True, "changes": (0b111,), "decisions": 3},
+        "kill": {"kills": 1, "decisions": 2},
+        "copy begins again": {"kills": 1, "renewals": 1, "decisions": 2},
+        "copy begins again, directory fails": {"renewals": 1, "fails": 1, "decisions": 3},
+        "stranger, kill": {"strangers": 1, "kills": 1, "decisions": 3},
+        "copy begins again, three decisions": {"kills": 1, "renewals": 1, "decisions": 3},
+    },
 }
 DEEP = {
     "append": {
@@ -296,6 +307,9 @@ DEEP = {
         "everything": {"records": 1, "kills": 1, "rots": 2, "fails": 1},
         "three replicas, two processes": {"replicas": 3, "records": 1, "rots": 1, "fails": 1, "decisions": 4},
     },
+    "decision_copies": {
+        "stranger, copy begins again": {"strangers": 1, "renewals": 1, "kills": 1, "decisions": 3},
+    },
 }
 
 # Small enough for every test run; the mutants in NEEDS_MORE show only in larger ones.
@@ -322,6 +336,7 @@ FAST = {
     "deleted_topics": ("no fault", "nothing is created"),
     "replica_retries": ("failovers", "three replicas", "no sequences"),
     "replica_repairs": ("one record", "two of two in sync needed"),
+    "decision_copies": ("stranger", "two planned directories", "kill", "copy begins again"),
 }
 NEEDS_MORE = {
     ("append", rule): "a failed sync or two power losses"
