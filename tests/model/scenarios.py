@@ -5,6 +5,7 @@ from crashed_replicas import CrashedReplicas
 from decision_copies import DecisionCopies
 from decisions import Decisions
 from deleted_topics import DeletedTopics
+from follower_lags import FollowerLags
 from groups import Groups
 from growth import Growth
 from opening import Opening
@@ -34,6 +35,7 @@ MODELS = {
     "replica_retries": ReplicaRetries,
     "replica_repairs": ReplicaRepairs,
     "decision_copies": DecisionCopies,
+    "follower_lags": FollowerLags,
 }
 
 ONE = ("ahd",)
@@ -220,6 +222,10 @@ SCENARIOS = {
         "stranger, kill": {"strangers": 1, "kills": 1, "decisions": 3},
         "copy begins again, three decisions": {"kills": 1, "renewals": 1, "decisions": 3},
     },
+    "follower_lags": {
+        "one process": {"processes": 1},
+        "two processes": {},
+    },
 }
 DEEP = {
     "append": {
@@ -310,6 +316,9 @@ DEEP = {
     "decision_copies": {
         "stranger, copy begins again": {"strangers": 1, "renewals": 1, "kills": 1, "decisions": 3},
     },
+    "follower_lags": {
+        "three processes": {"processes": 3},
+    },
 }
 
 # Small enough for every test run; the mutants in NEEDS_MORE show only in larger ones.
@@ -337,6 +346,7 @@ FAST = {
     "replica_retries": ("failovers", "three replicas", "no sequences"),
     "replica_repairs": ("one record", "two of two in sync needed"),
     "decision_copies": ("stranger", "two planned directories", "kill", "copy begins again"),
+    "follower_lags": ("one process",),
 }
 NEEDS_MORE = {
     ("append", rule): "a failed sync or two power losses"
@@ -418,6 +428,7 @@ NOT_NEEDED_ALONE = {
     ("replica_reads", "ask_leader"): "an ISR member has every position of a reader; needed where the reader knows an older ISR",
     ("registrations", "judged_again"): "no directory is replaced between the look and the decision while a process is in it",
     ("registrations", "replaced_silent"): "a process registers the others before it replaces one: they have all decisions",
+    ("follower_lags", "begins_again"): "a follower joins with all that the leader had at the look that took it out: it had caught up then",
     ("reassignment", "assigned_join"): "a removed replica does not follow, so it never reaches the raised epoch",
 }
 PAIRS = [
