@@ -1,9 +1,9 @@
 """Models when a slow follower leaves the ISR (REPLICA-25): the times that each copying process measures, tick by tick.
 
-In each tick the leader may get a record, and one process copies to the follower, or nobody does. The disk of the follower is fast,
-and takes three records in a tick, or slow, and takes one: then it never catches up while the leader is written. A process looks at
-both log ends before and after its copy, and knows nothing but its own looks. It may stop between two ticks, for any number of them.
-The leader gets no more meanwhile than a fast disk takes within `replica.lag.time.max.ms`, which is two ticks.
+In each tick the leader may get a record, and one process copies to the follower, or nobody does. The disk of the follower is
+fast, and takes three records in a tick, or slow, and takes one: then it never catches up while the leader is written. A process
+looks at both log ends before and after its copy, and knows nothing but its own looks. It may stop between two ticks, for any
+number of them. The leader gets no more meanwhile than a fast disk takes within `replica.lag.time.max.ms`, which is two ticks.
 
 Invariants: README.md, L1 and L2.
 """
@@ -123,12 +123,9 @@ class FollowerLags:
             last = 0 if self.on("begins_now") else NEVER
         elif not state.leader_end:
             last = 0
-        elif not before.leader_end and self.on("caught_up_then"):
-            last = max(before.last, before.at)
-        elif not self.on("progress_is_none"):
-            last = max(before.last, before.at)
         else:
-            last = before.last
+            had = not before.leader_end and self.on("caught_up_then")
+            last = max(before.last, before.at) if had or not self.on("progress_is_none") else before.last
         caught_up = not state.leader_end or (before is not None and not before.leader_end)
         late = 0 if caught_up else p.late
         return put(state, me, p._replace(known=Known(last, 0, state.leader_end), late=late))

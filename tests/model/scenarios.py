@@ -5,6 +5,7 @@ from crashed_replicas import CrashedReplicas
 from decision_copies import DecisionCopies
 from decisions import Decisions
 from deleted_topics import DeletedTopics
+from failing_directories import FailingDirectories
 from follower_lags import FollowerLags
 from groups import Groups
 from growth import Growth
@@ -36,6 +37,7 @@ MODELS = {
     "replica_repairs": ReplicaRepairs,
     "decision_copies": DecisionCopies,
     "follower_lags": FollowerLags,
+    "failing_directories": FailingDirectories,
 }
 
 ONE = ("ahd",)
@@ -226,6 +228,14 @@ SCENARIOS = {
         "one process": {"processes": 1},
         "two processes": {},
     },
+    "failing_directories": {
+        "disk stays away": {"breaks": 1, "returns": False},
+        "process without descriptors": {"breaks": 1, "starves": 1},
+        "process stops with a lock": {"stops": 1},
+        "kill": {"kills": 1},
+        "two failures": {"breaks": 2},
+        "everything": {"breaks": 1, "starves": 1, "stops": 1, "kills": 1, "records": 2},
+    },
 }
 DEEP = {
     "append": {
@@ -319,6 +329,9 @@ DEEP = {
     "follower_lags": {
         "three processes": {"processes": 3},
     },
+    "failing_directories": {
+        "three processes": {"processes": 3, "breaks": 1, "starves": 1, "kills": 1},
+    },
 }
 
 # Small enough for every test run; the mutants in NEEDS_MORE show only in larger ones.
@@ -347,6 +360,8 @@ FAST = {
     "replica_repairs": ("one record", "two of two in sync needed"),
     "decision_copies": ("stranger", "two planned directories", "kill", "copy begins again"),
     "follower_lags": ("one process",),
+    "failing_directories": ("disk stays away", "process without descriptors", "process stops with a lock", "kill",
+                            "two failures"),
 }
 NEEDS_MORE = {
     ("append", rule): "a failed sync or two power losses"
@@ -428,7 +443,7 @@ NOT_NEEDED_ALONE = {
     ("replica_reads", "ask_leader"): "an ISR member has every position of a reader; needed where the reader knows an older ISR",
     ("registrations", "judged_again"): "no directory is replaced between the look and the decision while a process is in it",
     ("registrations", "replaced_silent"): "a process registers the others before it replaces one: they have all decisions",
-    ("follower_lags", "begins_again"): "a follower joins with all that the leader had at the look that took it out: it had caught up then",
+    ("follower_lags", "begins_again"): "a follower joins with what the leader had at the look that took it out",
     ("reassignment", "assigned_join"): "a removed replica does not follow, so it never reaches the raised epoch",
 }
 PAIRS = [
