@@ -22,6 +22,7 @@ from replica_transactions import ReplicaTransactions
 from replica_unclean import ReplicaUnclean
 from replicas import Replicas
 from replicated_append import ReplicatedAppend
+from set_members import SetMembers
 from single_lock import SingleLock
 from transactions import Transactions
 
@@ -38,6 +39,7 @@ MODELS = {
     "decision_copies": DecisionCopies,
     "follower_lags": FollowerLags,
     "failing_directories": FailingDirectories,
+    "set_members": SetMembers,
 }
 
 ONE = ("ahd",)
@@ -236,6 +238,15 @@ SCENARIOS = {
         "two failures": {"breaks": 2},
         "everything": {"breaks": 1, "starves": 1, "stops": 1, "kills": 1, "records": 2},
     },
+    "set_members": {
+        "two forced retirements": {"new": 0, "kills": 0},
+        "growth": {"forces": False},
+        "copies": {"members": 3, "new": 0, "copies": 2, "kills": 0},
+        "two processes": {"new": 0, "processes": 2},
+        "two processes, growth": {"processes": 2, "forces": False, "kills": 0},
+        "growth and forced retirements": {"decisions": 3, "opens": 4, "kills": 2},
+        "three members": {"members": 3, "forces": False, "decisions": 3},
+    },
 }
 DEEP = {
     "append": {
@@ -332,6 +343,9 @@ DEEP = {
     "failing_directories": {
         "three processes": {"processes": 3, "breaks": 1, "starves": 1, "kills": 1},
     },
+    "set_members": {
+        "two processes, two new ones": {"processes": 2, "new": 2, "forces": False, "decisions": 3},
+    },
 }
 
 # Small enough for every test run; the mutants in NEEDS_MORE show only in larger ones.
@@ -362,6 +376,7 @@ FAST = {
     "follower_lags": ("one process",),
     "failing_directories": ("disk stays away", "process without descriptors", "process stops with a lock", "kill",
                             "two failures"),
+    "set_members": ("two forced retirements", "growth", "copies", "two processes"),
 }
 NEEDS_MORE = {
     ("append", rule): "a failed sync or two power losses"
@@ -399,6 +414,7 @@ NEEDS_MORE = {
     ("replica_unclean", "trusted_first"): "put back and written alone",
     ("replica_unclean", "foreign_all"): "both put back",
     ("replica_repairs", "source_checked"): "two records, both damaged",
+    ("set_members", "last_generation"): "growth between two forced retirements",
 }
 
 # Mutants that only the largest default scenario shows; the others skip it to save time.
@@ -443,6 +459,7 @@ NOT_NEEDED_ALONE = {
     ("replica_reads", "ask_leader"): "an ISR member has every position of a reader; needed where the reader knows an older ISR",
     ("registrations", "judged_again"): "no directory is replaced between the look and the decision while a process is in it",
     ("registrations", "replaced_silent"): "a process registers the others before it replaces one: they have all decisions",
+    ("set_members", "followed"): "of two members the later one names the other: only a retired one with its file needs it",
     ("follower_lags", "begins_again"): "a follower joins with what the leader had at the look that took it out",
     ("reassignment", "assigned_join"): "a removed replica does not follow, so it never reaches the raised epoch",
 }

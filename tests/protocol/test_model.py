@@ -19,7 +19,15 @@ from tests.support.campaign_report import add_counts, pieces
 
 JOB_PIECES = 12
 # models of what the library does around the log, which changes more often than the log: seconds
-ALWAYS = ("deleted_topics", "replica_retries", "replica_repairs", "decision_copies", "follower_lags", "failing_directories")
+ALWAYS = (
+    "deleted_topics",
+    "replica_retries",
+    "replica_repairs",
+    "decision_copies",
+    "follower_lags",
+    "failing_directories",
+    "set_members",
+)
 MODEL = Path(__file__).resolve().parent.parent / "model"
 
 
