@@ -246,6 +246,8 @@ SCENARIOS = {
         "two processes, growth": {"processes": 2, "forces": False, "kills": 0},
         "growth and forced retirements": {"decisions": 3, "opens": 4, "kills": 2},
         "three members": {"members": 3, "forces": False, "decisions": 3},
+        "two pairs": {"members": 4, "new": 0, "kills": 0, "retires": False},
+        "two pairs, kill": {"members": 4, "new": 0, "decisions": 3},
     },
 }
 DEEP = {
@@ -376,7 +378,7 @@ FAST = {
     "follower_lags": ("one process",),
     "failing_directories": ("disk stays away", "process without descriptors", "process stops with a lock", "kill",
                             "two failures"),
-    "set_members": ("two forced retirements", "growth", "copies", "two processes"),
+    "set_members": ("two forced retirements", "growth", "copies", "two processes", "two pairs"),
 }
 NEEDS_MORE = {
     ("append", rule): "a failed sync or two power losses"
@@ -414,7 +416,6 @@ NEEDS_MORE = {
     ("replica_unclean", "trusted_first"): "put back and written alone",
     ("replica_unclean", "foreign_all"): "both put back",
     ("replica_repairs", "source_checked"): "two records, both damaged",
-    ("set_members", "last_generation"): "growth between two forced retirements",
 }
 
 # Mutants that only the largest default scenario shows; the others skip it to save time.
@@ -459,6 +460,7 @@ NOT_NEEDED_ALONE = {
     ("replica_reads", "ask_leader"): "an ISR member has every position of a reader; needed where the reader knows an older ISR",
     ("registrations", "judged_again"): "no directory is replaced between the look and the decision while a process is in it",
     ("registrations", "replaced_silent"): "a process registers the others before it replaces one: they have all decisions",
+    ("set_members", "last_generation"): "parts that decided without each other have each retired a member of the other one",
     ("set_members", "followed"): "of two members the later one names the other: only a retired one with its file needs it",
     ("follower_lags", "begins_again"): "a follower joins with what the leader had at the look that took it out",
     ("reassignment", "assigned_join"): "a removed replica does not follow, so it never reaches the raised epoch",
@@ -472,4 +474,6 @@ PAIRS = [
     ("replicated_append", ("publish_first", "recover")),
     ("replica_reads", ("isr_member", "ask_leader")),
     ("reassignment", ("assigned_join", "finish_raises")),
+    ("replica_repairs", ("leaves_elr", "left_checked")),
+    ("set_members", ("last_generation", "retired_by_each")),
 ]
