@@ -4,8 +4,8 @@ One partition. A record rots in a directory, so that it cannot be read there any
 same with the first record. A process that finds the damage repairs the replica step by step, and may stop, or be killed, between
 any two. Others append, copy, let replicas join, elect, and repair at the same time. A directory fails and returns. Records are
 offsets, as the replicas of one epoch never differ. A decision and its installation are one step, as in `replica_cleaning.py`;
-a joining replica is measured in one step and decided in another one. No record rots while a repair is in progress: one that
-rots after its check would be cut elsewhere for good, or rather be found in the file that keeps what was cut.
+a joining replica is measured in one step and decided in another one. No record rots while a repair is in progress: its source was
+checked before, and of a record that rots there since then only the file of what was cut has a copy.
 
 Invariants: README.md, D1 and D2.
 """
