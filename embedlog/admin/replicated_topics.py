@@ -5,8 +5,8 @@ REPLICA-23).
   on the state.
 - A deletion of records is in the manifests of the ISR when it returns. The housekeeper writes a
   checkpoint that could not be written.
-- A topic is created only if its name was free before the completion of deletions began. One that
-  another process deletes during that has its own completion, after which it is created.
+- A topic is created only if its name was free before the completion of deletions began, and if no
+  topic was deleted since then. Otherwise the completion is repeated.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack, cast
 from uuid import UUID
 
 from embedlog import _logging
+from embedlog._native import system
 from embedlog.admin import topics
 from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.admin.topics import TopicAdmin
@@ -27,6 +28,7 @@ from embedlog.config.topic import TopicConfig, parse
 from embedlog.errors import (
     EmbedlogError,
     InvalidReplicaAssignmentError,
+    LockTimeoutError,
     StorageError,
     TopicExistsError,
 )
@@ -103,16 +105,18 @@ class ReplicatedTopicAdmin(TopicAdmin):
         return planned
 
     def _create(self, planned: list[Topic], exist_ok: bool) -> list[str]:
-        created = set[str]()
+        created_names = set[str]()
+        until_ns = 0  # from the first time that the completion is repeated
         self._registry.refresh()  # an earlier topic of the name may be deleted
         while True:
             due = []
             for topic in planned:
                 is_there = exist_ok and self._is_live(topic.name)
-                if topic.name not in created and not is_there:
+                if topic.name not in created_names and not is_there:
                     due.append(topic)
             if not due:
-                return [topic.name for topic in planned if topic.name in created]
+                return [topic.name for topic in planned if topic.name in created_names]
+            before = self._set.decisions.settled()
             for topic in due:
                 self._check_free(topic.name)
             self._deleted.finish({topic.name for topic in due})
@@ -120,13 +124,23 @@ class ReplicatedTopicAdmin(TopicAdmin):
             for topic in due:
                 factor, assignment = topic.replicas if isinstance(topic, Planned) else ONE_COPY
                 try:
-                    self._set.create_topic(topic, factor=factor, assignment=assignment)
+                    created = self._set.create_topic(
+                        topic, factor=factor, assignment=assignment, before=before
+                    )
                 except TopicExistsError:  # another process was faster
                     if not (exist_ok and self._is_live(topic.name)):
                         self._check_free(topic.name)
                         raise
                     continue
-                created.add(topic.name)
+                if not created:
+                    until_ns = until_ns or self._set.deadline()
+                    if system.boot_ns() >= until_ns:
+                        raise LockTimeoutError(
+                            f"topics were deleted all the time: {topic.name!r} is not created"
+                        )
+                    self._registry.refresh()
+                    break
+                created_names.add(topic.name)
 
     def grow(self, name: str, total_count: int) -> None:
         """As `Log.create_partitions`."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from embedlog import _callbacks
@@ -48,8 +48,14 @@ class Store(Protocol):
     """Writes commits to the group's log."""
 
     def commit(
-        self, group_id: str, offsets: Offsets, identity: GroupMetadata | None, deadline_ns: int
+        self,
+        group_id: str,
+        offsets: Offsets,
+        identity: GroupMetadata | None,
+        deadline_ns: int,
+        topics: Mapping[str, str] | None = None,
     ) -> None: ...
+    def topic_ids(self, tps: Iterable[TopicPartition]) -> Mapping[str, str]: ...
     def commit_kept_partitions(
         self, group_id: str, offsets: Offsets, member_id: str, deadline_ns: int
     ) -> None: ...
@@ -79,6 +85,7 @@ class _PendingCommit(NamedTuple):
     identity: GroupMetadata | None
     callback: Callback | None
     until_ns: int  # boot clock; afterwards the commit has failed
+    topics: Mapping[str, str]  # ids by name: the topics that the offsets are of
 
 
 class OffsetCommitter:
@@ -120,9 +127,9 @@ class OffsetCommitter:
         ClosedError after `end`.
         """
         self._check_open()
-        self._queue.append(
-            _PendingCommit(offsets, identity, callback, files.deadline_after(self._api_timeout_s))
-        )
+        until_ns = files.deadline_after(self._api_timeout_s)
+        topics = self._store.topic_ids(offsets)
+        self._queue.append(_PendingCommit(offsets, identity, callback, until_ns, topics))
         self.advance(system.boot_ns() + TRY_NS)
 
     def refuse(self, offsets: Offsets, error: Exception, callback: Callback | None = None) -> None:
@@ -149,7 +156,8 @@ class OffsetCommitter:
             first = self._queue[0]
             error: Exception | None = None
             try:
-                self._commit(first.offsets, first.identity, min(deadline_ns, first.until_ns))
+                until_ns = min(deadline_ns, first.until_ns)
+                self._commit(first.offsets, first.identity, until_ns, topics=first.topics)
             except (LockTimeoutError, LeaderNotAvailableError, NotEnoughReplicasError) as problem:
                 if system.boot_ns() < first.until_ns:
                     return
@@ -192,6 +200,7 @@ class OffsetCommitter:
         deadline_ns: int,
         *,
         keeps_partitions: bool = False,
+        topics: Mapping[str, str] | None = None,
     ) -> None:
         if not offsets:
             return
@@ -201,7 +210,7 @@ class OffsetCommitter:
                 self._group_id, offsets, identity.member_id, deadline_ns
             )
         else:
-            self._store.commit(self._group_id, offsets, identity, deadline_ns)
+            self._store.commit(self._group_id, offsets, identity, deadline_ns, topics)
         spent_s = time.perf_counter() - began
         self._metrics.note({"commit": 1, "commit_s": spent_s}, {"commit_s": spent_s})
         self.committed_offsets.update((tp, position.offset) for tp, position in offsets.items())

@@ -27,6 +27,7 @@ from embedlog._native import system
 from embedlog.config.topic import LogConfig, TopicConfig
 from embedlog.errors import EmbedlogError, StorageError, UnknownTopicOrPartitionError
 from embedlog.replicas.assignments import Assignments
+from embedlog.replicas.decisions.refusals import TopicDeleted
 from embedlog.replicas.members.growth import SetGrowth
 from embedlog.replicas.members.member_directories import MakeDirectory
 from embedlog.replicas.members.membership import CheckedSet
@@ -213,9 +214,15 @@ class ReplicaSet:
         return state
 
     def create_topic(
-        self, topic: Topic, *, factor: int, assignment: Mapping[int, Sequence[int]] | None = None
-    ) -> None:
-        """Create a topic. Raises TopicExistsError, InvalidReplicationFactorError,
+        self,
+        topic: Topic,
+        *,
+        factor: int,
+        assignment: Mapping[int, Sequence[int]] | None = None,
+        before: State | None = None,
+    ) -> bool:
+        """Create a topic. `before`: a state from before the offsets of its name were deleted; False
+        if a topic was deleted since then. Raises TopicExistsError, InvalidReplicationFactorError,
         InvalidReplicaAssignmentError.
         """
         topic_id = UUID(bytes=topic.id_bytes)
@@ -240,11 +247,16 @@ class ReplicaSet:
                 shift,
                 assignment=given,
                 config=config,
+                removed=(before or state).removed,
             )
 
-        state = self.decide(event)
+        try:
+            state = self.decide(event)
+        except TopicDeleted:
+            return False
         for number in range(len(state.partitions_of(topic_id))):
             self.replicas((topic_id, number), topic.name).begin(self.deadline())
+        return True
 
     def retire(self, name: str, topic_id: UUID) -> None:
         """Retire the partitions of a deleted topic in the directories that this process uses;

@@ -32,7 +32,12 @@ class Store:
         self.done: list[int] = []
         self.problem: Exception | None = None
 
-    def commit(self, group_id: str, offsets: Any, identity: Any, deadline_ns: int) -> None:
+    def topic_ids(self, tps: Any) -> dict[str, str]:
+        return {}
+
+    def commit(
+        self, group_id: str, offsets: Any, identity: Any, deadline_ns: int, topics: Any = None
+    ) -> None:
         if self.problem is not None:
             raise self.problem
         self.done.append(offsets[TP].offset)

@@ -211,9 +211,10 @@ def test_a_member_evicted_between_its_look_and_its_lock_commits_nothing(
     keep(groups, stable(A, B))
     check = other.check_topics
 
-    def evict_meanwhile(wanted: Any) -> None:
-        check(wanted)
+    def evict_meanwhile(wanted: Any, topics: Any = None) -> dict[str, str]:
+        found = check(wanted, topics)
         keep(groups, rules.evict(stable(A, B), {"a": Verdict.DEAD}, LATER))
+        return found
 
     other.check_topics = evict_meanwhile  # type: ignore[method-assign]
     with pytest.raises(UnknownMemberError):

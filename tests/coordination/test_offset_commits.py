@@ -287,19 +287,22 @@ def test_without_that_a_new_topic_would_be_read_from_the_offsets_of_the_old(
 
 
 def commit_that_looks_before_a_deletion(
-    log: embedlog.Log, other: Groups
+    log: embedlog.Log, other: Groups, *, created_again: bool = False
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """The topics existed at the check; another process deletes one before the lock is taken."""
+    """The topics existed at the check; another process deletes one before the lock is taken, and
+    perhaps creates one of the same name.
+    """
     other.commit("g", {ONE: 1})
     check = other.check_topics
     turns = iter([False, True])
 
-    def check_and_wait(wanted: Any) -> None:
-        if next(turns):
-            return check(wanted)
-        check(wanted)
-        log.delete_topic("t")
-        return None
+    def check_and_wait(wanted: Any, topics: Any = None) -> dict[str, str]:
+        found = check(wanted, topics)
+        if not next(turns):
+            log.delete_topic("t")
+            if created_again:
+                log.create_topic("t", 3)
+        return found
 
     other.check_topics = check_and_wait  # type: ignore[method-assign]
     with contextlib.suppress(UnknownTopicOrPartitionError):
@@ -311,6 +314,38 @@ def test_a_commit_looks_at_the_topics_once_more_under_the_lock(
     log: embedlog.Log, other: Groups
 ) -> None:
     assert commit_that_looks_before_a_deletion(log, other) == {}
+
+
+def test_a_commit_of_a_deleted_topic_is_none_of_a_newer_one_of_that_name(
+    log: embedlog.Log, other: Groups
+) -> None:
+    assert commit_that_looks_before_a_deletion(log, other, created_again=True) == {}
+
+
+def test_without_the_topic_id_a_new_topic_is_read_from_the_offset_of_a_deleted_one(
+    log: embedlog.Log, other: Groups
+) -> None:
+    with mutated("commit_by_name"):
+        assert commit_that_looks_before_a_deletion(log, other, created_again=True) == {
+            ONE: OffsetAndMetadata(2)
+        }
+
+
+def test_an_asynchronous_commit_that_waits_is_one_of_the_topics_of_its_call(
+    log: embedlog.Log, other: Groups
+) -> None:
+    """Its lock was held by another process until the topic had been deleted and created again."""
+    found: list[Exception | None] = []
+    with log.consumer(group_id="g") as consumer:
+        consumer.assign([ONE])
+        partition = other.topic.partition(other.topic.partition_of("g"))
+        with partition.exclusive():
+            consumer.commit_async({ONE: 5}, lambda offsets, problem: found.append(problem))
+        log.delete_topic("t")
+        log.create_topic("t", 3)
+        consumer.commit({})  # completes those before it
+    assert [type(each) for each in found] == [UnknownTopicOrPartitionError]
+    assert log._engine.groups.read_committed("g") == {}
 
 
 def test_without_that_look_an_offset_outlives_its_topic(log: embedlog.Log, other: Groups) -> None:

@@ -6,7 +6,7 @@
     python3 check.py --piece 0/12                  every twelfth job, from the first one on
     python3 check.py --write    the default run, then refresh README.md and RESULTS.md (with --only: one model's part)
     python3 check.py --trace append.owner_word     one mutant's counterexample
-    python3 check.py --only replicas               one model; `replicas.fence`: one mutant
+    python3 check.py --only replicas               one model; `replicas.fence`: one mutant; `growth,groups`: two models
 
 Exit status 1 if the rules have a hole, or if a mutant that should be found is not.
 """
@@ -103,9 +103,9 @@ def mutant_scenarios(model, rule, deep):
 
 
 def concerns(job, only):
-    """Does a job belong to the model, or to the mutant, that `--only` names?"""
-    model, _, rule = only.partition(".")
-    return model in ("", job.model) and rule in ("", *job.off)
+    """Does a job belong to one of the models, or of the mutants, that `--only` names?"""
+    named = [each.partition(".") for each in only.split(",")]
+    return any(model in ("", job.model) and rule in ("", *job.off) for model, _, rule in named)
 
 
 def bounds(model, scenario):

@@ -57,6 +57,7 @@ class State(NamedTuple):
     restores: int = 0            # old copies that may be restored
     changes: tuple = ()          # voters to come
     copy: tuple = ()             # (directory, promise, log): an old copy that an operator keeps
+    more: tuple = ()             # of a model that extends this one
 
 
 class Decisions:
@@ -107,7 +108,7 @@ class Decisions:
                 if held & taken and self.on("locks_held"):
                     continue
                 best = self._best(state, held)
-                if self.on("majority") and not majority(held, self._voters(best)):
+                if self.on("majority") and not self._enough(state, held, best):
                     continue
                 term = 1 + max([state.copies[n].promise for n in chosen] + [best[-1][0] if best else 0])
                 p = Process("promise" if self.on("promise") else "catch_up", term, held, held, 0, best)
@@ -169,9 +170,8 @@ class Decisions:
 
     def _act(self, state, me, p):
         log = p.best + ((p.term, p.what),)
-        old, new = self._voters(p.best), self._voters(log)
-        enough = ((majority(p.done, old) or not self.on("old_voters"))
-                  and (majority(p.done, new) or not self.on("new_voters")))
+        enough = ((self._enough(state, p.done, p.best) or not self.on("old_voters"))
+                  and (self._enough(state, p.done, log) or not self.on("new_voters")))
         if enough or not self.on("counted"):
             yield f"{name(me)} acts on {p.what}", self._acts(state, me, log)
         else:
@@ -188,6 +188,10 @@ class Decisions:
             return (log[-1][0] if log and self.on("by_term") else 0, len(log))
         return state.copies[max((n for n in range(self.count) if has(held, n)), key=rank)].log
 
+    def _enough(self, state, mask, log):
+        """Whether directories are a majority of the voters that a log has."""
+        return majority(mask, self._voters(log))
+
     def _voters(self, log):
         return next((what[1] for _, what in reversed(log) if isinstance(what, tuple)), self.voters)
 
@@ -198,8 +202,8 @@ class Decisions:
         n = lowest(p.todo)
         held = p.held & ~(1 << n)
         after = state._replace(fails=state.fails - 1)
-        old, new = self._voters(p.best), self._voters(p.best + ((p.term, p.what),))
-        enough = majority(held, old) or (not self.on("old_voters") and majority(held, new))
+        new = p.best + ((p.term, p.what),)
+        enough = self._enough(state, held, p.best) or (not self.on("old_voters") and self._enough(state, held, new))
         p = p._replace(held=held, todo=p.todo & ~(1 << n))
         if not enough:
             p = Process()

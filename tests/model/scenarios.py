@@ -2,7 +2,11 @@
 
 from append import Append
 from crashed_replicas import CrashedReplicas
+from decision_copies import DecisionCopies
 from decisions import Decisions
+from deleted_topics import DeletedTopics
+from failing_directories import FailingDirectories
+from follower_lags import FollowerLags
 from groups import Groups
 from growth import Growth
 from opening import Opening
@@ -11,11 +15,14 @@ from registrations import Registrations
 from replica_cleaning import ReplicaCleaning
 from replica_groups import ReplicaGroups
 from replica_reads import ReplicaReads
+from replica_repairs import ReplicaRepairs
+from replica_retries import ReplicaRetries
 from replica_settings import ReplicaSettings
 from replica_transactions import ReplicaTransactions
 from replica_unclean import ReplicaUnclean
 from replicas import Replicas
 from replicated_append import ReplicatedAppend
+from set_members import SetMembers
 from single_lock import SingleLock
 from transactions import Transactions
 
@@ -26,6 +33,13 @@ MODELS = {
     "replica_settings": ReplicaSettings, "replica_unclean": ReplicaUnclean, "replica_transactions": ReplicaTransactions,
     "replica_groups": ReplicaGroups, "growth": Growth,
     "registrations": Registrations, "crashed_replicas": CrashedReplicas,
+    "deleted_topics": DeletedTopics,
+    "replica_retries": ReplicaRetries,
+    "replica_repairs": ReplicaRepairs,
+    "decision_copies": DecisionCopies,
+    "follower_lags": FollowerLags,
+    "failing_directories": FailingDirectories,
+    "set_members": SetMembers,
 }
 
 ONE = ("ahd",)
@@ -183,6 +197,58 @@ SCENARIOS = {
                                     "changes": 1},
         "a stranger is replaced beside another process": {"kills": 1, "opens": 2, "looks": 0, "replaces": 1},
     },
+    "deleted_topics": {
+        "no fault": {"kills": 0, "fails": 0},
+        "nothing is created": {"creates": 0},
+        "kill, directory fails": {},
+        "created twice": {"directories": 1, "creates": 2, "deletes": 2},
+    },
+    "replica_retries": {
+        "failovers": {},
+        "three replicas": {"replicas": 3, "deletes": 0, "leaves": 0},
+        "no sequences": {"sequences": False, "compactions": 1, "deletes": 0},
+        "two records, compaction": {"records": 2, "compactions": 1},
+        "no sequences, log start": {"sequences": False, "compactions": 1, "others": 2},
+    },
+    "replica_repairs": {
+        "one record": {},
+        "two of two in sync needed": {"least": 2, "fails": 1},
+        "two records, both damaged": {"records": 1, "rots": 2},
+        "kill": {"records": 1, "kills": 1},
+        "three replicas": {"replicas": 3, "processes": 1, "rots": 2, "fails": 1, "least": 2},
+    },
+    "decision_copies": {
+        "stranger": {"strangers": 1, "decisions": 3},
+        "two planned directories": {"planned": True, "changes": (0b111,), "decisions": 3},
+        "kill": {"kills": 1, "decisions": 2},
+        "copy begins again": {"kills": 1, "renewals": 1, "decisions": 2},
+        "copy begins again, directory fails": {"renewals": 1, "fails": 1, "decisions": 3},
+        "stranger, kill": {"strangers": 1, "kills": 1, "decisions": 3},
+        "copy begins again, three decisions": {"kills": 1, "renewals": 1, "decisions": 3},
+    },
+    "follower_lags": {
+        "one process": {"processes": 1},
+        "two processes": {},
+    },
+    "failing_directories": {
+        "disk stays away": {"breaks": 1, "returns": False},
+        "process without descriptors": {"breaks": 1, "starves": 1},
+        "process stops with a lock": {"stops": 1},
+        "kill": {"kills": 1},
+        "two failures": {"breaks": 2},
+        "everything": {"breaks": 1, "starves": 1, "stops": 1, "kills": 1, "records": 2},
+    },
+    "set_members": {
+        "two forced retirements": {"new": 0, "kills": 0},
+        "growth": {"forces": False},
+        "copies": {"members": 3, "new": 0, "copies": 2, "kills": 0},
+        "two processes": {"new": 0, "processes": 2},
+        "two processes, growth": {"processes": 2, "forces": False, "kills": 0},
+        "growth and forced retirements": {"decisions": 3, "opens": 4, "kills": 2},
+        "three members": {"members": 3, "forces": False, "decisions": 3},
+        "two pairs": {"members": 4, "new": 0, "kills": 0, "retires": False},
+        "two pairs, kill": {"members": 4, "new": 0, "decisions": 3},
+    },
 }
 DEEP = {
     "append": {
@@ -260,6 +326,28 @@ DEEP = {
         "two openers, kill, then another one": {"kills": 1, "opens": 3, "looks": 0},
         "three openers": {"processes": 3, "kills": 0, "opens": 3, "looks": 0},
     },
+    "deleted_topics": {
+        "three processes": {"processes": 3, "directories": 1, "creates": 2, "deletes": 2, "kills": 0, "fails": 0},
+    },
+    "replica_retries": {
+        "three replicas, log start": {"replicas": 3, "records": 2, "compactions": 1},
+    },
+    "replica_repairs": {
+        "everything": {"records": 1, "kills": 1, "rots": 2, "fails": 1},
+        "three replicas, two processes": {"replicas": 3, "records": 1, "rots": 1, "fails": 1, "decisions": 4},
+    },
+    "decision_copies": {
+        "stranger, copy begins again": {"strangers": 1, "renewals": 1, "kills": 1, "decisions": 3},
+    },
+    "follower_lags": {
+        "three processes": {"processes": 3},
+    },
+    "failing_directories": {
+        "three processes": {"processes": 3, "breaks": 1, "starves": 1, "kills": 1},
+    },
+    "set_members": {
+        "two processes, two new ones": {"processes": 2, "new": 2, "forces": False, "decisions": 3},
+    },
 }
 
 # Small enough for every test run; the mutants in NEEDS_MORE show only in larger ones.
@@ -283,6 +371,14 @@ FAST = {
     "growth": ("kill", "decisions of an earlier set"),
     "registrations": ("one process, kill", "two openers"),
     "crashed_replicas": ("kill", "kills", "power loss", "copy"),
+    "deleted_topics": ("no fault", "nothing is created"),
+    "replica_retries": ("failovers", "three replicas", "no sequences"),
+    "replica_repairs": ("one record", "two of two in sync needed"),
+    "decision_copies": ("stranger", "two planned directories", "kill", "copy begins again"),
+    "follower_lags": ("one process",),
+    "failing_directories": ("disk stays away", "process without descriptors", "process stops with a lock", "kill",
+                            "two failures"),
+    "set_members": ("two forced retirements", "growth", "copies", "two processes", "two pairs"),
 }
 NEEDS_MORE = {
     ("append", rule): "a failed sync or two power losses"
@@ -319,6 +415,7 @@ NEEDS_MORE = {
     ("replica_unclean", "foreign_noted"): "put back and written alone",
     ("replica_unclean", "trusted_first"): "put back and written alone",
     ("replica_unclean", "foreign_all"): "both put back",
+    ("replica_repairs", "source_checked"): "two records, both damaged",
 }
 
 # Mutants that only the largest default scenario shows; the others skip it to save time.
@@ -363,6 +460,9 @@ NOT_NEEDED_ALONE = {
     ("replica_reads", "ask_leader"): "an ISR member has every position of a reader; needed where the reader knows an older ISR",
     ("registrations", "judged_again"): "no directory is replaced between the look and the decision while a process is in it",
     ("registrations", "replaced_silent"): "a process registers the others before it replaces one: they have all decisions",
+    ("set_members", "last_generation"): "parts that decided without each other have each retired a member of the other one",
+    ("set_members", "followed"): "of two members the later one names the other: only a retired one with its file needs it",
+    ("follower_lags", "begins_again"): "a follower joins with what the leader had at the look that took it out",
     ("reassignment", "assigned_join"): "a removed replica does not follow, so it never reaches the raised epoch",
 }
 PAIRS = [
@@ -374,4 +474,6 @@ PAIRS = [
     ("replicated_append", ("publish_first", "recover")),
     ("replica_reads", ("isr_member", "ask_leader")),
     ("reassignment", ("assigned_join", "finish_raises")),
+    ("replica_repairs", ("leaves_elr", "left_checked")),
+    ("set_members", ("last_generation", "retired_by_each")),
 ]

@@ -305,7 +305,7 @@ def test_the_offsets_are_looked_for_once_for_all_new_names(
 def test_a_topic_that_is_deleted_during_a_creation_leaves_no_offset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]
 ) -> None:
-    """The offsets of the other name are looked for. The deleting process is
+    """The offsets of both names are looked for. The deleting process is
     killed after its decision.
     """
     with (
@@ -327,12 +327,45 @@ def test_a_topic_that_is_deleted_during_a_creation_leaves_no_offset(
         with monkeypatch.context() as patched:
             patched.setattr(DeletedTopics, "_forget", _forget)
             assert log.create_topics(names, exist_ok=True) == names
-        assert forgotten == [{"a"}, {"t"}]
+        assert forgotten == [{"a"}, {"a", "t"}]
         assert log.topics() == ["a", "t"]
         assert log._engine.set.topics.identified("t")[1] != topic_id  # type: ignore[attr-defined]
         assert committed(log) is None
         for each in (other, log):
             each.housekeep()  # the offsets would be kept then
+        assert committed(log) is None
+
+
+def test_a_topic_that_existed_only_during_a_creation_leaves_no_offset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TOPICS-8: another process creates the name, commits, deletes it, and is killed before it
+    deletes the offset. The name was free before and after that.
+    """
+    with (
+        opened(tmp_path, offsets_topic_num_partitions=1) as log,
+        opened(tmp_path, offsets_topic_num_partitions=1) as other,
+    ):
+        log.create_topic("u")
+        with log.consumer(group_id="g") as consumer:
+            consumer.assign([TopicPartition("u", 0)])
+            consumer.commit({TopicPartition("u", 0): 0})  # so that the topic of offsets is there
+        forget = DeletedTopics._forget
+        forgotten = list[Collection[str]]()
+
+        def _forget(self: DeletedTopics, names: Collection[str]) -> None:
+            forget(self, names)
+            forgotten.append(names)
+            if len(forgotten) == 1:
+                made(other)
+                commit(other)
+                topic_id = other._engine.set.topics.identified("t")[1]  # type: ignore[attr-defined]
+                other._engine.set.decide(lambda state: DeleteTopic(topic_id))  # type: ignore[attr-defined]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(DeletedTopics, "_forget", _forget)
+            made(log)
+        assert forgotten == [{"t"}, {"t"}, {"t"}]  # of this creation, the other one, and again
         assert committed(log) is None
 
 

@@ -309,6 +309,28 @@ def test_a_forced_retirement_continues_with_what_is_left(tmp_path: Path, count: 
         assert log.topics() == ["t", "u"]
 
 
+@pytest.mark.parametrize("retired", [(3, 1), (4, 1)], ids=str)
+def test_two_parts_of_a_set_that_retired_each_other_by_force_are_two_sets(
+    tmp_path: Path, retired: tuple[int, int]
+) -> None:
+    """SETMEMBER-8: each part still names a directory of the other one, and both begin the same
+    generation. A retired directory with the highest number is no later one, either.
+    """
+    made(tmp_path, 4)
+    parts = [1, 2], [3, 4]
+    for (own, other), gone in zip((parts, parts[::-1]), retired, strict=True):
+        for node in other:
+            (tmp_path / f"d{node}").rename(tmp_path / f"lost{node}")
+        given = [tmp_path / f"d{node}" for node in own]
+        with embedlog.open(given, config={**QUIET, "lock_timeout_ms": 300}) as log:
+            retire(log, gone, force=True)
+            assert gone not in nodes(log)
+        for node in other:
+            (tmp_path / f"lost{node}").rename(tmp_path / f"d{node}")
+    with pytest.raises(ReplicaSetError, match="two sets"):
+        opened(tmp_path, 4)
+
+
 def test_a_stop_after_a_forced_decision_is_completed_by_the_next_opening(tmp_path: Path) -> None:
     made(tmp_path, 2)
     (tmp_path / "d2").rename(tmp_path / "lost")

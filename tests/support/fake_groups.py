@@ -158,9 +158,13 @@ class FakeGroups:
         offsets: Mapping[TopicPartition, Any],
         identity: GroupMetadata | None = None,
         deadline_ns: int | None = None,
+        topics: Mapping[str, str] | None = None,
     ) -> None:
         member = identity or GroupMetadata(group_id)
         self._commit(group_id, offsets, lambda old: member_commit_refusal(old, member))
+
+    def topic_ids(self, tps: Iterable[TopicPartition]) -> dict[str, str]:
+        return {}
 
     def commit_kept_partitions(
         self,

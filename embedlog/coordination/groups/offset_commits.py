@@ -115,9 +115,11 @@ class Offsets:
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
         identity: GroupMetadata | None = None,
         deadline_ns: int | None = None,
+        topics: Mapping[str, str] | None = None,
     ) -> None:
         """Commit as a member of the group, or without `identity` as no member, which an empty group
-        permits.
+        permits. `topics`: the ids of the topics that the offsets are of, by name (`topic_ids`);
+        without them those of now. An offset of a deleted topic is none of a newer one of that name.
 
         Raises UnknownMemberError, IllegalGenerationError, FencedInstanceIdError,
         RebalanceInProgressError, UnknownTopicOrPartitionError, OffsetOutOfRangeError,
@@ -125,7 +127,9 @@ class Offsets:
         survive a power loss DurabilityError. After the last two the commit may have been written.
         """
         member = GroupMetadata(group_id) if identity is None else check_identity(group_id, identity)
-        self._commit(group_id, offsets, lambda old: member_commit_refusal(old, member), deadline_ns)
+        self._commit(
+            group_id, offsets, lambda old: member_commit_refusal(old, member), deadline_ns, topics
+        )
 
     def commit_kept_partitions(
         self,
@@ -156,12 +160,13 @@ class Offsets:
         offsets: Mapping[Any, Any],
         admission: Admission,
         deadline_ns: int | None,
+        topics: Mapping[str, str] | None = None,
     ) -> None:
         self.host.check_writable()
         checked = self.check(group_id, offsets)
         if not checked:
             return
-        self.check_topics(checked)
+        topics = self.check_topics(checked, topics)
         records = commit_records(group_id, checked)
         until = self.deadline(deadline_ns)
         number = self.topic.partition_of(group_id)
@@ -170,11 +175,11 @@ class Offsets:
         ask_before_commit(self.host.interposer, group_id, until)
 
         def append() -> DecisionLog | None:
-            return self._append(number, records, checked, admit, until)
+            return self._append(number, records, checked, topics, admit, until)
 
         partition = self.topic.retry_until_counted(append, until)
         while partition is None:
-            self.check_topics(checked)
+            self.check_topics(checked, topics)
             partition = self.topic.retry_until_counted(append, until)
         if asks_for_durability(partition):
             partition.sync_to(partition.published().log_end, until)
@@ -185,13 +190,14 @@ class Offsets:
         number: int,
         records: list[Record],
         tps: Iterable[TopicPartition],
+        topics: Mapping[str, str],
         admit: Callable[[GroupEntries], None],
         deadline_ns: int,
     ) -> DecisionLog | None:
         """The partition of the offsets; None if the topics must be read again first."""
         with self.topic.lock_for_decision(number, deadline_ns) as decision:
             admit(decision.view)
-            if not self.has_all_topics_locked(tps):
+            if not self.has_all_topics_locked(tps, topics):
                 return None
             decision.append(records)
             return decision.partition
@@ -219,28 +225,52 @@ class Offsets:
         if size > 1 << 14:
             self.topic.partition(number).config.check_batch(size, "a commit of offsets")
 
-    def check_topics(self, tps: Iterable[TopicPartition]) -> None:
-        """Raises UnknownTopicOrPartitionError; reads changes of the topics by other processes."""
+    def topic_ids(self, tps: Iterable[TopicPartition]) -> dict[str, str]:
+        """The ids of the topics as far as this process knows them, by name."""
+        known = {name: self.host.registry.get(name) for name in {tp.topic for tp in tps}}
+        return {name: topic.topic_id for name, topic in known.items() if topic is not None}
+
+    def check_topics(
+        self, tps: Iterable[TopicPartition], topics: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """The ids of the topics by name; reads changes of the topics by other processes. Raises
+        UnknownTopicOrPartitionError, also for a topic that has another id than in `topics`.
+        """
         first = next(iter(tps), None)
         if first is not None:
             self.host.topic(first.topic)  # one read of the file covers all topics
-        self._check_topics_exist(tps)
+        return self._check_topics_exist(tps, topics or {})
 
-    def has_all_topics_locked(self, tps: Iterable[TopicPartition]) -> bool:
-        """Whether all topics exist, checked under the lock; False requires another check without
-        the lock.
+    def has_all_topics_locked(
+        self, tps: Iterable[TopicPartition], topics: Mapping[str, str]
+    ) -> bool:
+        """Whether all topics exist with these ids, checked under the lock; False requires another
+        check without the lock.
         """
         if self.host.registry.has_changed():
             return False
-        self._check_topics_exist(tps)
+        self._check_topics_exist(tps, topics)
         return True
 
-    def _check_topics_exist(self, tps: Iterable[TopicPartition]) -> None:
+    def _check_topics_exist(
+        self, tps: Iterable[TopicPartition], topics: Mapping[str, str]
+    ) -> dict[str, str]:
         counts: dict[str, int] = {}
+        ids: dict[str, str] = {}
         for topic, number in tps:
             count = counts.get(topic)
             if count is None:
-                count = counts[topic] = self.host.registry.live(topic).partitions
+                found = self.host.registry.live(topic)
+                ids[topic] = found.topic_id
+                if topics.get(topic, found.topic_id) != found.topic_id:
+                    raise UnknownTopicOrPartitionError(
+                        f"topic {topic!r} was deleted, and another one has its name: the offsets "
+                        "are those of the deleted one",
+                        path=self.host.path,
+                        expected=topics[topic],
+                        found=found.topic_id,
+                    )
+                count = counts[topic] = found.partitions
             if not 0 <= number < count:
                 raise UnknownTopicOrPartitionError(
                     f"topic {topic!r} has no partition {number}",
@@ -248,6 +278,7 @@ class Offsets:
                     expected=f"0 to {count - 1}",
                     found=number,
                 )
+        return ids
 
     @staticmethod
     def admit(group_id: str, admission: Admission, view: GroupEntries) -> None:
@@ -385,7 +416,7 @@ class TransactionalCommit:
         self._offsets = offsets
         self._group = group
         self._wanted = checked
-        offsets.check_topics(checked)
+        self._topics = offsets.check_topics(checked)
         self._records = commit_records(group.group_id, checked)
         self.number = offsets.topic.partition_of(group.group_id)
         self.topic = offsets.topic.name
@@ -399,7 +430,7 @@ class TransactionalCommit:
 
     def check(self) -> None:
         """Check group and topics without locks. Raises the errors of a refusal."""
-        self._offsets.check_topics(self._wanted)
+        self._offsets.check_topics(self._wanted, self._topics)
         self._admit(self._offsets.topic.view(self.number))
 
     def append(self, stamp: Stamp, deadline_ns: int) -> bool:
@@ -414,7 +445,7 @@ class TransactionalCommit:
     def _append(self, stamp: Stamp, deadline_ns: int) -> bool:
         with self._offsets.topic.lock_for_decision(self.number, deadline_ns) as decision:
             self._admit(decision.view)
-            if not self._offsets.has_all_topics_locked(self._wanted):
+            if not self._offsets.has_all_topics_locked(self._wanted, self._topics):
                 return False
             decision.append_stamped(self._records, stamp)
         self.end = decision.end

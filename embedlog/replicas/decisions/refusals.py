@@ -33,6 +33,12 @@ class Refused(StateError):
     """
 
 
+class TopicDeleted(Refused):
+    """A topic was deleted since the offsets of a new name were deleted (TOPICS-8). Never leaves the
+    package.
+    """
+
+
 _ERRORS: Final[dict[Refusal, type[EmbedlogError]]] = {
     Refusal.UNKNOWN_TOPIC_OR_PARTITION: UnknownTopicOrPartitionError,
     Refusal.ELECTION_NOT_NEEDED: ElectionNotNeededError,
@@ -40,6 +46,7 @@ _ERRORS: Final[dict[Refusal, type[EmbedlogError]]] = {
     Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE: EligibleLeadersNotAvailableError,
     Refusal.WAIT_FOR_REPLICAS: LeaderNotAvailableError,
     Refusal.TOPIC_ALREADY_EXISTS: TopicExistsError,
+    Refusal.TOPIC_DELETED: TopicDeleted,
     Refusal.INVALID_PARTITIONS: InvalidPartitionsError,
     Refusal.INVALID_REPLICATION_FACTOR: InvalidReplicationFactorError,
     Refusal.INVALID_REPLICA_ASSIGNMENT: InvalidReplicaAssignmentError,

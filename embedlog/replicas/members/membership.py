@@ -16,6 +16,10 @@ SETMEMBER-6  two directories of one cluster and one generation are of one set if
     left since, so the relation is followed over several directories
 SETMEMBER-7  a directory of an earlier generation is of the set only if one of the last generation
     names it. Its own members do not count: it may have been retired by force
+SETMEMBER-8  two parts of a set that each retired a member of the other one by force are two sets,
+    although they may name directories of each other, and begin the same generation. A number is
+    used once, so a directory without an earlier member, whose number is not above the highest one
+    that it knows, has retired that member
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import errno
 import os
 from collections.abc import Iterable, Mapping
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -83,6 +88,9 @@ class Membership(NamedTuple):
     registered, too: their processes were killed before they recorded it, or reached no majority
     (REGISTRATION-2). `births`: the birth time of `embedlog.door` at each of them, or at the opening
     after the last orderly close, as far as it is known; a file of an earlier version has none.
+
+    `highest_node`: the highest number that the set had used, -1 if it is that of a member, or not
+    known (SETMEMBER-8).
     """
 
     cluster_id: str
@@ -99,6 +107,7 @@ class Membership(NamedTuple):
     openings: tuple[UUID, ...] = ()
     replaces: bool = False
     births: tuple[int | None, ...] = ()
+    highest_node: int = -1
 
     @property
     def own(self) -> Member:
@@ -173,6 +182,7 @@ def encode(membership: Membership) -> bytes:
         "births": list(membership.births),
         "cluster_generation": membership.cluster_generation,
         **({"replaces": True} if membership.replaces else {}),
+        **({"highest_node": membership.highest_node} if membership.highest_node >= 0 else {}),
         "members": [_encode_member(member) for member in membership.members],
     }
     return _FILE.encode(membership.generation, content, membership.others)
@@ -203,6 +213,7 @@ def _decode(path: Path, data: bytes) -> Membership:
         openings = rest.pop("openings", [])  # likewise
         births = rest.pop("births", [])
         replaces = rest.pop("replaces", False)
+        highest_node = rest.pop("highest_node", -1)
         cluster_generation = _number(rest.pop("cluster_generation"))
         entries = rest.pop("members")
         if (
@@ -219,6 +230,8 @@ def _decode(path: Path, data: bytes) -> Membership:
             for each in (created_ns, *births)
         ):
             raise ValueError(f"created_ns {created_ns!r:.100}, births {births!r:.100}")
+        if type(highest_node) is not int or not -1 <= highest_node <= INT_MAX:
+            raise ValueError(f"highest_node {highest_node!r:.100}")
         if not isinstance(openings, list) or len(openings) > OPENINGS_MAX:
             raise ValueError(f"openings {openings!r:.100}")
         if not isinstance(entries, list) or not 0 < len(entries) <= MEMBERS_MAX:
@@ -248,6 +261,7 @@ def _decode(path: Path, data: bytes) -> Membership:
         opening_ids,
         replaces,
         tuple(births),
+        highest_node,
     )
 
 
@@ -474,12 +488,22 @@ def _claimed(found: Found, kind: str) -> object:
 
 
 def check_one_set(found: Iterable[Found]) -> None:
-    """Raises ReplicaSetError unless all directories that have members are of one set (SETMEMBER-6,
-    SETMEMBER-7).
+    """Raises ReplicaSetError unless all directories that have members are of one set (SETMEMBER-6
+    to SETMEMBER-8).
     """
     known = {each.path: each.membership for each in found if each.membership is not None}
     if not known:
         return
+    for (path, one), (place, other) in combinations(known.items(), 2):
+        if _has_retired(one, other) and _has_retired(other, one):
+            raise ReplicaSetError(
+                "the directories belong to two sets: each one has retired a member of the other "
+                "one by force; open those of one set only",
+                path=place,
+                expected=_nodes(one),
+                found=_nodes(other),
+                paths=[os.fspath(path), os.fspath(place)],
+            )
     first, newest = max(known.items(), key=lambda each: _age(each[1]))
     left = {
         path: own
@@ -556,6 +580,15 @@ def _names(one: Membership, other: Membership) -> bool:
         (each.node, each.directory_id) == (other.node, other.own.directory_id)
         for each in one.members
     )
+
+
+def _has_retired(one: Membership, other: Membership) -> bool:
+    """Whether the set of one directory has retired a member that another directory has
+    (SETMEMBER-8).
+    """
+    nodes = {each.node for each in one.members}
+    highest = max(one.highest_node, *nodes)
+    return any(each.node not in nodes and each.node <= highest for each in other.members)
 
 
 def _nodes(membership: Membership) -> str:

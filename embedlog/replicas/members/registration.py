@@ -337,7 +337,11 @@ def record(
         if found is None or found.node not in state.nodes:
             return found
         own = state.nodes[found.node]
-        new = found._replace(members=members_of(state, found), cluster_generation=state.generation)
+        new = found._replace(
+            members=members_of(state, found),
+            cluster_generation=state.generation,
+            highest_node=-1 if state.highest_node in state.nodes else state.highest_node,
+        )
         if own.incarnation == found.registration_id:
             new = new._replace(
                 registered_id=own.incarnation, broker_epoch=own.broker_epoch, alone=False

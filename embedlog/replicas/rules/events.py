@@ -42,6 +42,7 @@ class Refusal(Enum):
     TOPIC_ALREADY_EXISTS = (
         "A topic with this name or id exists, or with a name that differs only in '.' and '_'."
     )
+    TOPIC_DELETED = "A topic was deleted since the offsets of the name were deleted."
     INVALID_PARTITIONS = "The number of partitions is not positive, or not above the present one."
     INVALID_REPLICATION_FACTOR = (
         "The replication factor is not positive, or above the number of usable directories."
@@ -192,7 +193,8 @@ class CreateTopic:
     """A new topic. Without an assignment its partitions are placed on `live`, the nodes that
     answer.
 
-    If these are too few for the replication factor, others take replicas too.
+    If these are too few for the replication factor, others take replicas too. `removed`: the topic
+    of the last deletion before the offsets of the name were deleted.
     """
 
     name: str
@@ -204,6 +206,7 @@ class CreateTopic:
     shift: int = 0
     assignment: tuple[tuple[int, ...], ...] | None = None
     config: Mapping[str, str] = field(default_factory=dict)
+    removed: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)

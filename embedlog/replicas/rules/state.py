@@ -12,6 +12,9 @@ STATE-5  no decision depends on the settings of a log: those of two processes ma
 STATE-6  a setting of a topic is original while its newest record is that of the topic's creation.
     Each process that knows the topic has always known this value. A later value may be unknown to a
     process for any time, and earlier records lack it
+STATE-7  `removed` is the topic of the last deletion that the records of the log show. Compaction may
+    remove its record, so it is compared only with that of an earlier state: if both are equal, no
+    topic was deleted between them
 """
 
 from __future__ import annotations
@@ -66,6 +69,7 @@ class State:
     settings: Mapping[Setting, str] = field(default_factory=lambda: MappingProxyType({}))
     original: frozenset[Setting] = frozenset()  # of the settings (STATE-6)
     highest_node: int = -1
+    removed: UUID | None = field(default=None, compare=False)  # STATE-7
 
     @property
     def voters(self) -> tuple[int, ...]:
@@ -169,6 +173,7 @@ class Draft:
         self._settings = dict(state.settings)
         self._original = set(state.original)
         self._highest = state.highest_node
+        self._removed = state.removed
 
     def apply(self, record: Record) -> None:
         """Apply one more record."""
@@ -201,6 +206,7 @@ class Draft:
             self._original.add(key)
 
     def _remove(self, topic_id: UUID) -> None:
+        self._removed = topic_id
         topic = self._topics.pop(topic_id, None)
         self._partitions = {
             place: each for place, each in self._partitions.items() if place[0] != topic_id
@@ -224,6 +230,7 @@ class Draft:
             settings=MappingProxyType(self._settings),
             original=frozenset(self._original),
             highest_node=self._highest,
+            removed=self._removed,
         )
 
 

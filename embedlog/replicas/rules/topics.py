@@ -17,6 +17,9 @@ TOPICS-6  a change of `min.insync.replicas` that makes an ISR large enough, or t
 TOPICS-7  the records of the settings of a new topic show that it was created with them (STATE-6).
     Those of a change do not, nor those of a topic of the first directory: that one may have been
     changed before
+TOPICS-8  a topic is created only if no topic was deleted since the creating process began to delete
+    the offsets of its name. One of this name that was created and deleted meanwhile can have
+    committed offsets, which its own deletion would leave to the new topic
 """
 
 from __future__ import annotations
@@ -62,6 +65,8 @@ def create_topic(state: State, event: CreateTopic) -> Decision:
     folded = {each.name.replace(".", "_") for each in state.topics.values()}
     if event.topic_id in state.topics or event.name.replace(".", "_") in folded:
         return Refusal.TOPIC_ALREADY_EXISTS
+    if event.removed != state.removed:
+        return Refusal.TOPIC_DELETED
     if not _is_allowed(event.config):
         return Refusal.INVALID_CONFIG
     assignment = event.assignment

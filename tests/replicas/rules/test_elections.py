@@ -320,7 +320,7 @@ def test_a_topic_that_was_not_always_durable_waits() -> None:
     again = after(
         with_topic(flush_messages="1"),
         DeleteTopic(TOPIC_ID),
-        CreateTopic("t", TOPIC_ID, frozenset({1, 2, 3}), 1, 3),
+        CreateTopic("t", TOPIC_ID, frozenset({1, 2, 3}), 1, 3, removed=TOPIC_ID),
     )
     again = after(again, SetConfig("t", durable))
     for state in (altered, returned, inherited, again):

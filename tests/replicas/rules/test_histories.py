@@ -131,9 +131,14 @@ def event_of_set(rng: random.Random, state: State) -> Event:
             rng.randrange(4),
             rng.randrange(9),
             rng.randrange(9),
+            removed=state.removed,
         ),
         CreateTopic(
-            name, topic_id, live, assignment=(some(rng), some(rng))[: rng.choice([1, 1, 2])]
+            name,
+            topic_id,
+            live,
+            assignment=(some(rng), some(rng))[: rng.choice([1, 1, 2])],
+            removed=rng.choice([None, state.removed]),
         ),
         CreatePartitions(topic_id, total, live),
         DeleteTopic(topic_id),

@@ -215,9 +215,19 @@ def test_a_topic_of_the_same_name_begins_with_no_settings() -> None:
         a_set(),
         replace(NEW, config={LEAST: "2"}),
         DeleteTopic(TOPIC_ID),
-        replace(NEW, topic_id=UUID(int=2)),
+        replace(NEW, topic_id=UUID(int=2), removed=TOPIC_ID),
     )
     assert state.config("t").min_insync_replicas == 1
+
+
+def test_a_topic_is_not_created_if_another_one_was_deleted_meanwhile() -> None:
+    """TOPICS-8: it can have had the name, and left committed offsets."""
+    state = after(a_set(), NEW, DeleteTopic(TOPIC_ID))
+    again = replace(NEW, topic_id=UUID(int=2))
+    assert refused(state, again) is Refusal.TOPIC_DELETED
+    created = after(state, replace(again, removed=TOPIC_ID))
+    assert refused(created, replace(NEW, name="other")) is Refusal.TOPIC_DELETED
+    assert decided(created, replace(NEW, name="other", removed=TOPIC_ID))
 
 
 # ---- settings --------------------------------------------------------------------------------------------------------
