@@ -61,7 +61,7 @@ STATIC_CHECK_S: Final = 0.1  # between two checks for a writer, in a directory w
 
 
 class SetOfOne(Exception):
-    """The directory is the only member of a set, and is opened as a set (SETUP-4). Never leaves the
+    """The directory is the only member of a set, and is opened as a set. Never leaves the
     package.
     """
 

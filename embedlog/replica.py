@@ -1,13 +1,11 @@
 """This module is the open log of several directories: a set with leaders and followers.
 
-REPLICAENGINE-1  the engine of a set gives `ReplicatedPartition`s; everything above it works as with
-    one directory
-REPLICAENGINE-2  no directory of a set is special: `home` is the first one that is open now
-REPLICAENGINE-3  a failed directory is not closed in order: its next opening registers it as crashed
-REPLICAENGINE-4  one directory that is the only member of a set is opened as a set, by its path
-    alone too
-REPLICAENGINE-5  a topic that is retired in one directory keeps its committed offsets: a newer topic
-    may have its name. The process that deletes a topic of the set deletes them
+- The engine of a set gives `ReplicatedPartition`s; everything above it works as with one directory.
+- No directory of a set is special: `home` is the first one that is open now.
+- A failed directory is not closed in order: its next opening registers it as crashed.
+- One directory that is the only member of a set is opened as a set, by its path alone too.
+- A topic that is retired in one directory keeps its committed offsets: a newer topic may have its
+  name. The process that deletes a topic of the set deletes them.
 """
 
 from __future__ import annotations
@@ -149,9 +147,7 @@ class ReplicatedEngine(Engine):
             self.set.members.workers.close()
 
     def _leave_directory(self, directory: LogDirectory) -> None:
-        """As the last process, close it in order; a failed directory is left as it is
-        (REPLICAENGINE-3).
-        """
+        """As the last process, close it in order; a failed directory is left as it is."""
         members = self.set.members
         worker = members.workers.of(directory.path)
         try:
@@ -231,7 +227,7 @@ class ReplicatedEngine(Engine):
 
     def still_lead(self, name: str, epochs: Mapping[int, int]) -> bool:
         """As for one directory, by a settled decision: the pages of a directory that was away show
-        nothing (LEDPARTITION-5).
+        nothing.
 
         Raises LeaderNotAvailableError without a majority.
         """
@@ -292,7 +288,7 @@ class ReplicatedEngine(Engine):
                 self.set.create_topic(topic, factor=factor)
 
     def forget_topic(self, topic: str, deadline_ns: int) -> None:
-        """Nothing (REPLICAENGINE-5)."""
+        """Nothing."""
 
     def undecided_least(self) -> dict[str, int]:
         """The `min.insync.replicas` for each topic that has no decided value, and would have one if

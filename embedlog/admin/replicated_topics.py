@@ -159,7 +159,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
         topic_id = self._topic_id(name)
         state = self._set.decide(event)
         for each in state.partitions_of(topic_id):
-            # its leader may accept more or less from now on (TOPICS-6)
+            # its leader may accept more or less from now on
             if len(each.isr) < len(each.replicas):
                 self._set.replicas((topic_id, each.number), name).begin(self._set.deadline())
         self._set.assignments.clear()  # the directories note the settings

@@ -4,7 +4,7 @@
   reason.
 - The configuration of a topic is the defaults of the log, overlaid with the settings of the topic.
 - Only the settings of a topic itself are stored, as texts, so that it follows a change of the
-  defaults. A set stores `min.insync.replicas`, too (REPLICASET-4).
+  defaults. A set stores `min.insync.replicas`, too.
 """
 
 from __future__ import annotations

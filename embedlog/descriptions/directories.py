@@ -1,12 +1,11 @@
 """Defines the description of a set of directories and their replicas, as `log.replicas()` returns
 it.
 
-REPLICADESCRIPTION-1  a value is immutable and contains no handle; `as_dict` has only what JSON can
-    represent
-REPLICADESCRIPTION-2  None means "not known": the directory did not answer, or its files do not show
-    it without a recovery
-REPLICADESCRIPTION-3  texts of directories (paths, racks, reasons, names) are escaped in HTML, and
-    are one line in the table
+- A value is immutable and contains no handle; `as_dict` has only what JSON can represent.
+- None means "not known": the directory did not answer, or its files do not show it without a
+  recovery.
+- Texts of directories (paths, racks, reasons, names) are escaped in HTML, and are one line in the
+  table.
 """
 
 from __future__ import annotations

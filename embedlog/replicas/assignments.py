@@ -1,15 +1,15 @@
 """This module moves leaders and replicas between the directories of a set, as callers and settings
 ask.
 
-SETMOVE-1  a reassignment is decided, then the added replicas copy and join as every replica outside
-    the ISR does
-SETMOVE-2  after the whole target has joined, one decision finishes it. It is installed before a
-    replica is removed (REPLICA-24)
-SETMOVE-3  every step is found again in the decisions and the directories: any process continues
-    after a stop
-SETMOVE-4  before the leader changes on request, its ISR copies what it has: an election loses no
-    record of `acks=1` that was there before. So do the end and the cancellation of a reassignment
-    that take the leader away
+- A reassignment is decided, then the added replicas copy and join as every replica outside the ISR
+  does.
+- After the whole target has joined, one decision finishes it. It is installed before a replica is
+  removed (REPLICA-24).
+- Every step is found again in the decisions and the directories: any process continues after a
+  stop.
+- Before the leader changes on request, its ISR copies what it has: an election loses no record of
+  `acks=1` that was there before. So do the end and the cancellation of a reassignment that take the
+  leader away.
 """
 
 from __future__ import annotations
@@ -144,7 +144,9 @@ class Assignments:
         return replicas.leader(self._set.deadline()).node
 
     def _commit(self, replicas: PartitionReplicas) -> None:
-        """SETMOVE-4."""
+        """Copy the records of the leader to its ISR, and commit them, before the leader changes: an
+        election loses no record of `acks=1` that was there before.
+        """
         with suppress(LeaderChanged, EmbedlogError):
             leader = replicas.leader(self._set.deadline())
             replicas.commit(leader, leader.partition.published().log_end, self._set.deadline())
@@ -294,8 +296,8 @@ class Assignments:
         self.advance(place, topic)
 
     def advance(self, place: Place, topic: str) -> bool:
-        """Finish the reassignment of a partition if its target is in the ISR (SETMOVE-2); True if
-        it is finished now.
+        """Finish the reassignment of a partition if its target is in the ISR; True if it is
+        finished now.
         """
         decided = self._set.decisions.hint().partitions.get(place)
         if decided is None or not (decided.adding or decided.removing):
@@ -324,8 +326,8 @@ class Assignments:
         return True
 
     def clear(self) -> None:
-        """Remove the replicas of this set's topics that no decision names (SETMOVE-2), in the
-        directories of this process.
+        """Remove the replicas of this set's topics that no decision names, in the directories of
+        this process.
 
         Their files of topics get the decided settings.
         """

@@ -1,11 +1,11 @@
 """This module moves all replicas off a directory before it is retired, and gives partitions more
 replicas.
 
-MOVE-1  the directory takes no new replicas first. Then one decision reassigns its partitions
-MOVE-2  each replica is replaced by one in the usable directory with the fewest of them. A partition
-    keeps the number of its replicas
-MOVE-3  only internal topics get fewer replicas, if too few directories remain: their number follows
-    that of the directories
+- The directory takes no new replicas first. Then one decision reassigns its partitions.
+- Each replica is replaced by one in the usable directory with the fewest of them. A partition keeps
+  the number of its replicas.
+- Only internal topics get fewer replicas, if too few directories remain: their number follows that
+  of the directories.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 def targets(state: State, node: int, usable: Collection[int]) -> dict[TopicPartition, list[int]]:
-    """The replicas of each partition without a node (MOVE-2). Raises ReplicaSetError if too few
-    directories remain.
+    """The replicas of each partition without a node. Raises ReplicaSetError if too few directories
+    remain.
     """
     held = Counter(other for each in state.partitions.values() for other in each.replicas)
     found: dict[TopicPartition, list[int]] = {}

@@ -1,14 +1,14 @@
 """This module opens the directories of a set together: their copies of the decision log, their
 registration, their partitions.
 
-REPLICASET-1  a set opens with the directories that answer (`set_members`); what needs a majority
-    fails without one
-REPLICASET-2  a partition has one object for this process, whichever directory leads; a consumer
-    with a rack has its own one, to read
-REPLICASET-3  the decided settings of a topic apply to its partitions in each directory, whatever
-    the file of topics there has
-REPLICASET-4  a topic is created with the `min.insync.replicas` of the log, unless it has its own.
-    Only a decided value applies to the high watermark, to the ELR, and to all processes
+- A set opens with the directories that answer (`set_members`); what needs a majority fails without
+  one.
+- A partition has one object for this process, whichever directory leads; a consumer with a rack has
+  its own one, to read.
+- The decided settings of a topic apply to its partitions in each directory, whatever the file of
+  topics there has.
+- A topic is created with the `min.insync.replicas` of the log, unless it has its own. Only a
+  decided value applies to the high watermark, to the ELR, and to all processes.
 """
 
 from __future__ import annotations
@@ -96,9 +96,7 @@ class ReplicaSet:
 
     @property
     def least_default(self) -> int:
-        """`min.insync.replicas` of a topic without a decided value, for this process
-        (LEADERS-9).
-        """
+        """`min.insync.replicas` of a topic without a decided value, for this process."""
         return self._config.min_insync_replicas
 
     def deadline(self) -> int:
@@ -193,9 +191,7 @@ class ReplicaSet:
         return topic.config if found is None or found.topic_id != topic.topic_id else found.config
 
     def _apply_settings(self) -> None:
-        """Apply changed settings to the partitions of all directories in this process
-        (REPLICASET-3).
-        """
+        """Apply changed settings to the partitions of all directories in this process."""
         for each in self.members.opened():
             each.directory.log_directory.apply_settings()
 
@@ -227,7 +223,7 @@ class ReplicaSet:
         start = random.randrange(1 << 16)
         shift = random.randrange(1 << 16)
         least = {LEAST: str(self.least_default)} if self.least_default > 1 else {}
-        config = {**least, **topic.config}  # REPLICASET-4
+        config = {**least, **topic.config}
 
         def event(state: State) -> Event:
             return CreateTopic(

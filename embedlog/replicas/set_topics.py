@@ -1,8 +1,7 @@
 """This module shows the decided topics of a set to the engine, as `TopicRegistry` shows those of a
 directory.
 
-SETTOPICS-1  the topics are those of the newest state that one copy of the decision log shows
-    (QUORUM-7)
+- The topics are those of the newest state that one copy of the decision log shows (QUORUM-7).
 """
 
 from __future__ import annotations

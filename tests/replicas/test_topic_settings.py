@@ -236,7 +236,7 @@ def test_only_a_setting_with_which_the_topic_was_created_decides_that_it_is_dura
     tmp_path: Path,
 ) -> None:
     """Another process may not sync its appends: a crashed member must not lead without waiting for
-    the others (STATE-6).
+    the others.
     """
     with embedlog.open(paths(tmp_path), config={**QUIET, "log.flush.interval.messages": 1}) as log:
         log.create_topic("t")

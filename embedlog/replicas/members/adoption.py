@@ -1,18 +1,17 @@
 """This module makes a log of one directory the first and only member of a new set, with its topics,
 epochs and settings (`docs/protocol.md`, REPLICA-28).
 
-ADOPTION-1  no process has the directory open meanwhile. From the file of members on, every process
-    opens it as a set (SETUP-4)
-ADOPTION-2  the first decision of the set has all topics of the directory, with their ids and
-    settings. The directory is the only replica of each partition. A stop before that decision
-    leaves the file of members, and the next opening decides
-ADOPTION-3  the leader epoch of a partition is one above the last epoch of its log: the set begins
-    its own epochs
-ADOPTION-4  a copy of the decisions of an earlier set is removed first, so that none of them counts
-    again. Before that the directory gets another id, since files of the earlier set name the old
-    one
-ADOPTION-5  a topic of which the directory holds some partitions only is refused: a set has all
-    partitions of its topics
+- No process has the directory open meanwhile. From the file of members on, every process opens it
+  as a set.
+- The first decision of the set has all topics of the directory, with their ids and settings. The
+  directory is the only replica of each partition. A stop before that decision leaves the file of
+  members, and the next opening decides.
+- The leader epoch of a partition is one above the last epoch of its log: the set begins its own
+  epochs.
+- A copy of the decisions of an earlier set is removed first, so that none of them counts again.
+  Before that the directory gets another id, since files of the earlier set name the old one.
+- A topic of which the directory holds some partitions only is refused: a set has all partitions of
+  its topics.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ NO_NODE = -1
 
 
 def prepare(directory: LogDirectory, new: Path, rack: str | None) -> None:
-    """Check an open log before it becomes a set with the new directory; forget an earlier set
-    (ADOPTION-4).
+    """Check an open log before it becomes a set with the new directory; forget an earlier set.
 
     Raises ReplicaSetError, StorageError, DirectoryInUseError if another process has the log open.
     """
@@ -70,7 +68,7 @@ def prepare(directory: LogDirectory, new: Path, rack: str | None) -> None:
 
 
 def begin(path: Path, *, deadline_ns: int, mode: int = 0o666) -> None:
-    """Make a closed log a set of one (ADOPTION-1). Raises DirectoryInUseError, LockTimeoutError,
+    """Make a closed log a set of one. Raises DirectoryInUseError, LockTimeoutError,
     StorageError.
     """
     with set_up.open_locks([path], deadline_ns, mode):
@@ -89,8 +87,8 @@ def begin(path: Path, *, deadline_ns: int, mode: int = 0o666) -> None:
 
 
 def held_topics(directory: LogDirectory) -> tuple[HeldTopic, ...]:
-    """The topics of an open directory, for the first decision of its set (ADOPTION-2). Raises
-    ReplicaSetError, StorageError.
+    """The topics of an open directory, for the first decision of its set. Raises ReplicaSetError,
+    StorageError.
     """
     found = []
     for topic in directory.registry.all():

@@ -157,7 +157,7 @@ class Lane:
 
         After `limit_ns`, by default that of the directory, it raises StorageError with ETIMEDOUT:
         the directory hangs. A deadline before that shows nothing about the directory:
-        LockTimeoutError (CALLDEADLINE-2). The call may still go on after both.
+        LockTimeoutError. The call may still go on after both.
         """
         if self.is_inside():
             return call()

@@ -1,24 +1,22 @@
 """This module adds directories to an open set, and retires them.
 
-GROWTH-1  the files of a new directory get its number, its ids and the members first. One decision
-    brings its copy of the decision log level and adds it, on a majority of the old and of the new
-    voters (QUORUM-6)
-GROWTH-2  an addition that was interrupted is repeated with the same path. It keeps the number and
-    the ids of the directory, unless another directory got the number meanwhile
-GROWTH-3  a directory is retired after its replicas were moved off it, so that no partition names
-    it. The decision comes first. Then the remaining directories record their members. The retired
-    one loses the file of its members, if it is reached: it is a log of its own then. It loses its
-    directory id, and the next opening draws another one: no earlier file names it as a member then
-    (SETMEMBER-6)
-GROWTH-4  a forced retirement needs only the voters that remain, of which this process must reach a
-    majority. It begins another generation of the set, so that the retired directory is refused for
-    ever, with everything that it holds
-GROWTH-5  either all directories with replicas have a rack, or none: otherwise no topic could be
-    placed
-GROWTH-6  a retirement that was interrupted after its decision, or whose outcome was not known, is
-    completed by the same call. This needs a directory that still has the node among its members.
-    The retired one is released if this process had opened it, and if it is of the present
-    generation. One that was retired by force is refused for ever
+- The files of a new directory get its number, its ids and the members first. One decision brings
+  its copy of the decision log level and adds it, on a majority of the old and of the new voters
+  (QUORUM-6).
+- An addition that was interrupted is repeated with the same path. It keeps the number and the ids
+  of the directory, unless another directory got the number meanwhile.
+- A directory is retired after its replicas were moved off it, so that no partition names it. The
+  decision comes first. Then the remaining directories record their members. The retired one loses
+  the file of its members, if it is reached: it is a log of its own then. It loses its directory id,
+  and the next opening draws another one: no earlier file names it as a member then.
+- A forced retirement needs only the voters that remain, of which this process must reach a
+  majority. It begins another generation of the set, so that the retired directory is refused for
+  ever, with everything that it holds.
+- Either all directories with replicas have a rack, or none: otherwise no topic could be placed.
+- A retirement that was interrupted after its decision, or whose outcome was not known, is completed
+  by the same call. This needs a directory that still has the node among its members. The retired
+  one is released if this process had opened it, and if it is of the present generation. One that
+  was retired by force is refused for ever.
 """
 
 from __future__ import annotations
@@ -132,9 +130,7 @@ class SetGrowth:
         return None
 
     def _planned(self, path: Path, state: State, planned: Member) -> Membership:
-        """Write identity and members into a new directory (GROWTH-1, GROWTH-2). REQUIRES its open
-        lock.
-        """
+        """Write identity and members into a new directory. REQUIRES its open lock."""
         found = members.found_in(path)
         adoption.check_new(found, state.cluster_id)
         if found.meta is not None and found.meta.directory_id is not None:
@@ -232,8 +228,8 @@ class SetGrowth:
             self._release(each, deadline_ns)
 
     def _force(self, node: int, deadline_ns: int) -> None:
-        """Decide a forced retirement (GROWTH-4). Nothing if the newest decisions, which count then,
-        are without the node.
+        """Decide a forced retirement. Nothing if the newest decisions, which count then, are
+        without the node.
         """
         gone = False
 
@@ -266,7 +262,7 @@ class SetGrowth:
 
     def _unreleased(self, node: int) -> list[Path]:
         """The directory that left the set in order, and still has its members, if this process has
-        opened it (GROWTH-6).
+        opened it.
         """
         state = self._members.decisions.hint()
         found = list[Path]()
@@ -284,7 +280,7 @@ class SetGrowth:
         return found
 
     def _release(self, path: Path, deadline_ns: int) -> None:
-        """Remove the members from a retired directory (GROWTH-3)."""
+        """Remove the members from a retired directory."""
         try:
             with set_up.open_locks([path], deadline_ns, self._config.file_mode):
                 files.unlink(path / file_names.REPLICAS, missing_ok=True)
@@ -340,7 +336,9 @@ class Copied:
 
 
 def _check_rack(state: State, path: Path, rack: str | None, *, replicas: bool) -> None:
-    """GROWTH-5."""
+    """Raises ReplicaSetError if some directories with replicas have a rack, and others have
+    none.
+    """
     others = {each.rack is None for each in state.nodes.values() if each.replicas}
     if replicas and others and others != {rack is None}:
         raise ReplicaSetError(

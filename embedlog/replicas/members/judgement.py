@@ -1,19 +1,19 @@
 """This module judges which of the opened directories of a set are the registered ones.
 
-JUDGEMENT-1  each copy of the decision log shows a state, with records of which some may not count.
-    It judges only if its own directory continues in it (REGISTRATION-2)
-JUDGEMENT-2  the state of the set is one in which a majority of its voters continues: of several the
-    most advanced one of the latest generation. A forced retirement begins a generation, which may
-    have fewer decisions
-JUDGEMENT-3  a majority of directories that were put back together to earlier copies is none, if
-    another directory has the later decisions. Openings are recorded before the decision that has
-    them, so no decision makes strangers of a majority that has not got it yet. A copy of another
-    history has later decisions, too, but not after all of those of the majority
-JUDGEMENT-4  a directory that does not continue in the state of the set is a stranger. So is one of
-    an earlier generation with more decisions than the set: its copy would undo a forced retirement
-JUDGEMENT-5  without a majority the most advanced state judges, also that of a directory that could
-    not be opened because its locks are not free. No decision is possible then
-JUDGEMENT-6  the only directory of a set is no stranger (REGISTRATION-5)
+- Each copy of the decision log shows a state, with records of which some may not count. It judges
+  only if its own directory continues in it.
+- The state of the set is one in which a majority of its voters continues: of several the most
+  advanced one of the latest generation. A forced retirement begins a generation, which may have
+  fewer decisions.
+- A majority of directories that were put back together to earlier copies is none, if another
+  directory has the later decisions. Openings are recorded before the decision that has them, so no
+  decision makes strangers of a majority that has not got it yet. A copy of another history has
+  later decisions, too, but not after all of those of the majority.
+- A directory that does not continue in the state of the set is a stranger. So is one of an earlier
+  generation with more decisions than the set: its copy would undo a forced retirement.
+- Without a majority the most advanced state judges, also that of a directory that could not be
+  opened because its locks are not free. No decision is possible then.
+- The only directory of a set is no stranger.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Choice(NamedTuple):
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The best one is the state of the set (JUDGEMENT-2)."""
+        """The best one is the state of the set."""
         return (
             self.has_majority,
             self.is_own,
@@ -109,7 +109,7 @@ def _choice(node: int, view: View, entered: Mapping[int, Entered]) -> Choice:
 
 def _is_later(choice: Choice, chosen: Choice) -> bool:
     """Whether a majority continues in the chosen state, but not in this one, which has later
-    decisions (JUDGEMENT-3).
+    decisions.
     """
     same_generation = choice.view.state.generation == chosen.view.state.generation
     ahead = advance(choice.view) > advance(chosen.view)

@@ -1,26 +1,25 @@
 """This module finds and opens the member directories of a set in this process, and classifies the
 errors of their opening.
 
-MEMBERDIRECTORY-1  a directory whose opening fails by its storage is away, and changes nothing for
-    the others. Errors of this process and of the structure of the set are raised
-MEMBERDIRECTORY-2  a directory is opened only if its own files name it as the expected member. An
-    empty directory in its place, or another one, is away (SETMEMBER-4)
-MEMBERDIRECTORY-3  a failed opening leaves no lock and no descriptor
-MEMBERDIRECTORY-4  a member whose lock file was removed or replaced fails, and nothing is made in
-    its place: it may be an empty mount point
-MEMBERDIRECTORY-5  a given path with the directory of the member is used before its recorded path
-MEMBERDIRECTORY-6  a directory at a recorded path is used only if its own file has another member at
-    the place where it is open. Otherwise it belongs to the set from which the open directories were
-    copied, or the set was moved: the path must be given
-MEMBERDIRECTORY-7  a place is the same by its path, or by device and inode: links and bind mounts
-    lead to the same directory
-MEMBERDIRECTORY-8  a member that was added after the opening is used by its recorded path: the open
-    directories have the decision. All directories that this process opened may have left the set
-    since then
-MEMBERDIRECTORY-9  in any case it must be of the set of the open directories (SETMEMBER-6)
-MEMBERDIRECTORY-10  a member whose place was given to another directory has two: the lost one may
-    return. The one with the registered id, at the recorded path, is used before those of
-    MEMBERDIRECTORY-5 and of earlier openings
+- A directory whose opening fails by its storage is away, and changes nothing for the others. Errors
+  of this process and of the structure of the set are raised.
+- A directory is opened only if its own files name it as the expected member. An empty directory in
+  its place, or another one, is away.
+- A failed opening leaves no lock and no descriptor.
+- A member whose lock file was removed or replaced fails, and nothing is made in its place: it may
+  be an empty mount point.
+- A given path with the directory of the member is used before its recorded path.
+- A directory at a recorded path is used only if its own file has another member at the place where
+  it is open. Otherwise it belongs to the set from which the open directories were copied, or the
+  set was moved: the path must be given.
+- A place is the same by its path, or by device and inode: links and bind mounts lead to the same
+  directory.
+- A member that was added after the opening is used by its recorded path: the open directories have
+  the decision. All directories that this process opened may have left the set since then.
+- In any case it must be of the set of the open directories.
+- A member whose place was given to another directory has two: the lost one may return. The one with
+  the registered id, at the recorded path, is used before a given path and those of earlier
+  openings.
 """
 
 from __future__ import annotations
@@ -76,14 +75,12 @@ class Opened(NamedTuple):
 
 
 def is_away(problem: EmbedlogError) -> bool:
-    """Whether a directory with this error at its opening is away (MEMBERDIRECTORY-1)."""
+    """Whether a directory with this error at its opening is away."""
     return is_of_storage(problem) and not isinstance(problem, DirectoryInUseError)
 
 
 def present(found: Found, expected: Member | None = None) -> Membership:
-    """The members that a found directory has recorded. Raises the reason for which it is away
-    (MEMBERDIRECTORY-2).
-    """
+    """The members that a found directory has recorded. Raises the reason for which it is away."""
     if found.problem is not None:
         raise found.problem
     if found.membership is None:
@@ -112,8 +109,8 @@ def present(found: Found, expected: Member | None = None) -> Membership:
 
 
 def enter(make: MakeDirectory, path: Path, *, again: bool = False) -> Opened:
-    """Open a member directory with its copy of the decision log (REGISTRATION-1). Raises the errors
-    of `LogDirectory.enter`.
+    """Open a member directory with its copy of the decision log. Raises the errors of
+    `LogDirectory.enter`.
 
     `again`: this process has opened the directory before, and removed its clean mark. A mark then
     belongs to an old copy.
@@ -128,7 +125,7 @@ def enter(make: MakeDirectory, path: Path, *, again: bool = False) -> Opened:
         if not entered:
             raise StorageError("the file of the members disappeared", errno=errno.ENOENT, path=path)
         own = entered[0].membership
-        # a lost directory fails (MEMBERDIRECTORY-4)
+        # a lost directory fails
         log_directory.context.reacquire = log_directory.directory.check_lock
         log_directory.context.node_slot = 0  # it belongs to a set; the registration names the slot
         registered = own.registration_id == own.registered_id
@@ -160,7 +157,7 @@ def with_rack(opened: Opened, rack: str | None) -> Opened:
 
 
 def _note(directory: LogDirectory, entered: list[Entered], *, again: bool) -> None:
-    """Set the steps of the opening that REGISTRATION-1 needs."""
+    """Set the steps of the opening at which the registration id is kept or drawn."""
     marks: list[int] = []
 
     def opening(first: bool) -> Opening:
@@ -211,7 +208,7 @@ class MemberPlaces:
         return path in self._given
 
     def end_opening(self, nodes: Iterable[int]) -> None:
-        """The opening knows these members; others are added later (MEMBERDIRECTORY-8)."""
+        """The opening knows these members; others are added later."""
         self._first = set(nodes)
 
     def find(
@@ -262,9 +259,7 @@ class MemberPlaces:
         earlier: Path | None,
         registered_id: UUID | None,
     ) -> Found | None:
-        """The registered directory at the recorded path, if this process had another one open
-        (MEMBERDIRECTORY-10).
-        """
+        """The registered directory at the recorded path, if this process had another one open."""
         recorded = Path(member.path)
         if registered_id is None or recorded == earlier:
             return None
@@ -281,7 +276,7 @@ class MemberPlaces:
         return found if members.is_beside(own, opened) else None
 
     def _given_as(self, member: Member, opened: Sequence[Opened]) -> Found | None:
-        """The given directory that is this member (MEMBERDIRECTORY-5)."""
+        """The given directory that is this member."""
         used = {each.path for each in opened}
         for path in self._given:
             if path not in used:

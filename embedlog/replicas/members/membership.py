@@ -1,21 +1,19 @@
 """Members of a set of directories, recorded in the file `embedlog.replicas` of each one
 (`docs/protocol.md`, QUORUM-1).
 
-SETMEMBER-1  the file is replaced as a whole; its writer holds the open lock of the directory
-SETMEMBER-2  a set-up first writes the planned members into every directory, then the identities,
-    then makes the first decision. A repeat completes an interrupted one with the same numbers and
-    ids
-SETMEMBER-3  a directory belongs to a set by cluster id, node and directory id; its path may change
-SETMEMBER-4  an empty directory in the place of a registered one is not prepared again: its disk may
-    be absent
-SETMEMBER-5  a new registration id is on disk before anything is written in its name; the registered
-    one remains beside it
-SETMEMBER-6  two directories of one cluster and one generation are of one set if the members of one
-    of them name the other. Of two members, the one that was added later names the other one, also
-    after a crash between the steps of a growth. A directory that was away names members that have
-    left since, so the relation is followed over several directories
-SETMEMBER-7  a directory of an earlier generation is of the set only if one of the last generation
-    names it. Its own members do not count: it may have been retired by force
+- The file is replaced as a whole; its writer holds the open lock of the directory.
+- A set-up first writes the planned members into every directory, then the identities, then makes
+  the first decision. A repeat completes an interrupted one with the same numbers and ids.
+- A directory belongs to a set by cluster id, node and directory id; its path may change.
+- An empty directory in the place of a registered one is not prepared again: its disk may be absent.
+- A new registration id is on disk before anything is written in its name; the registered one
+  remains beside it.
+- Two directories of one cluster and one generation are of one set if the members of one of them
+  name the other. Of two members, the one that was added later names the other one, also after a
+  crash between the steps of a growth. A directory that was away names members that have left since,
+  so the relation is followed over several directories.
+- A directory of an earlier generation is of the set only if one of the last generation names it.
+  Its own members do not count: it may have been retired by force.
 """
 
 from __future__ import annotations
@@ -74,15 +72,14 @@ class Membership(NamedTuple):
     `registration_id` is that of the directory now. `registered_id` and `broker_epoch` are those of
     its last registration in the decision log, None and -1 before the first one. `alone`: the
     directory was written without its set since then. `created_ns`: the birth time of
-    `embedlog.door` at that registration, None if it is not known (REGISTRATION-4). `replaces`: the
-    directory was prepared empty, to get the place of another one, and no registration of it is
-    recorded yet.
+    `embedlog.door` at that registration, None if it is not known. `replaces`: the directory was
+    prepared empty, to get the place of another one, and no registration of it is recorded yet.
 
     `openings`: an id for each opening of the directory by a first process. The first one is that of
     the last recorded registration, the last one is the present one. Those between them may be
-    registered, too: their processes were killed before they recorded it, or reached no majority
-    (REGISTRATION-2). `births`: the birth time of `embedlog.door` at each of them, or at the opening
-    after the last orderly close, as far as it is known; a file of an earlier version has none.
+    registered, too: their processes were killed before they recorded it, or reached no majority.
+    `births`: the birth time of `embedlog.door` at each of them, or at the opening after the last
+    orderly close, as far as it is known; a file of an earlier version has none.
     """
 
     cluster_id: str
@@ -474,9 +471,7 @@ def _claimed(found: Found, kind: str) -> object:
 
 
 def check_one_set(found: Iterable[Found]) -> None:
-    """Raises ReplicaSetError unless all directories that have members are of one set (SETMEMBER-6,
-    SETMEMBER-7).
-    """
+    """Raises ReplicaSetError unless all directories that have members are of one set."""
     known = {each.path: each.membership for each in found if each.membership is not None}
     if not known:
         return

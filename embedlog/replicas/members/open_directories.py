@@ -1,20 +1,18 @@
 """This module holds the open directories of a set in this process: which of them answer, and the
 partitions in them.
 
-OPENDIRECTORY-1  a directory fails for this process on an error of its storage (REPLICA-18). Errors
-    of the process itself, such as a lack of descriptors, are raised to the caller and change
-    nothing
-OPENDIRECTORY-2  a failed directory is not used until `retry_ns`. The pause doubles with each
-    failure, up to 30 s, and is the first one again after a minute without a failure
-OPENDIRECTORY-3  an error belongs to the directory that contains its path, to the inner one of two.
-    An error without a path belongs to none
-OPENDIRECTORY-4  a directory that returns is another object; a change of `changes` shows its users
-    that they must look again
-OPENDIRECTORY-5  a failed election is not tried again for 100 ms, unless a directory returns or a
-    decision is made. Without a majority this is so for all partitions. Calls that wait need little
-    processor time
-OPENDIRECTORY-6  a call that may last, as on a disk that hangs, is made by a thread of its
-    directory. A directory that hangs is a failed one until the call returns
+- A directory fails for this process on an error of its storage (REPLICA-18). Errors of the process
+  itself, such as a lack of descriptors, are raised to the caller and change nothing.
+- A failed directory is not used until `retry_ns`. The pause doubles with each failure, up to 30 s,
+  and is the first one again after a minute without a failure.
+- An error belongs to the directory that contains its path, to the inner one of two. An error
+  without a path belongs to none.
+- A directory that returns is another object; a change of `changes` shows its users that they must
+  look again.
+- A failed election is not tried again for 100 ms, unless a directory returns or a decision is made.
+  Without a majority this is so for all partitions. Calls that wait need little processor time.
+- A call that may last, as on a disk that hangs, is made by a thread of its directory. A directory
+  that hangs is a failed one until the call returns.
 """
 
 from __future__ import annotations
@@ -178,7 +176,7 @@ class OpenDirectory:
     failed_ns: int = 0
 
     def usable(self, now_ns: int) -> bool:
-        """Whether this process uses the directory now (OPENDIRECTORY-2)."""
+        """Whether this process uses the directory now."""
         return self.directory is not None and (self.problem is None or now_ns >= self.retry_ns)
 
 
@@ -214,10 +212,10 @@ class OpenDirectories:
         self.rates = rates
         self.lag_ns = lag_time_ms * 1_000_000
         self._lock_wait_ns = min(lock_wait_ms, lag_time_ms) * 1_000_000
-        self.changes = 0  # OPENDIRECTORY-4
+        self.changes = 0  # a change shows users that they must look again
         self._damaged: dict[tuple[int, str], str] = {}  # the problem by node and partition
         self._left: dict[Path, int] = {}  # directories that have left the set, with their nodes
-        # OPENDIRECTORY-5
+        # by place, None for all: the changes and version of a failed election, its end, its reason
         self._undecided: dict[Place | None, tuple[tuple[int, int], int, str]] = {}
 
     def __iter__(self) -> Iterator[OpenDirectory]:
@@ -239,7 +237,7 @@ class OpenDirectories:
         return found[2]
 
     def note_undecided(self, place: Place | None, reason: str) -> None:
-        """An election found no majority, or no replica for a place (OPENDIRECTORY-5)."""
+        """An election found no majority, or no replica for a place."""
         self._undecided[place] = (
             (self.changes, self.version()),
             system.boot_ns() + UNDECIDED_NS,
@@ -256,8 +254,8 @@ class OpenDirectories:
         return self._workers.of(member.directory.path)
 
     def at(self, node: int, call: Callable[[], T], *, slow: bool = False) -> T:
-        """The result of a call in the directory of a node (OPENDIRECTORY-6). `slow`: it may wait
-        for a lock, or load files.
+        """The result of a call in the directory of a node. `slow`: it may wait for a lock, or load
+        files.
         """
         worker = self.worker(node)
         return (
@@ -318,7 +316,7 @@ class OpenDirectories:
         return None
 
     def note_damage(self, node: int, partition: str, problem: EmbedlogError) -> None:
-        """A replica was found damaged: the users of its directory look again (OPENDIRECTORY-4)."""
+        """A replica was found damaged: the users of its directory look again."""
         with self._mutex:
             self._damaged[node, partition] = str(problem)
             self.changes += 1
@@ -411,8 +409,8 @@ class OpenDirectories:
         return max(around)[1] if around else next(left, None)
 
     def fail(self, node: int, problem: EmbedlogError) -> None:
-        """Do not use a directory for a while (OPENDIRECTORY-2). An object of an earlier opening
-        fails nothing: it is replaced.
+        """Do not use a directory for a while. An object of an earlier opening fails nothing: it is
+        replaced.
         """
         with self._mutex:
             member = self._directories.get(node)
@@ -445,7 +443,7 @@ class OpenDirectories:
 
 
 def is_of_storage(problem: EmbedlogError) -> bool:
-    """Whether an error belongs to the directory, and not to this process (OPENDIRECTORY-1)."""
+    """Whether an error belongs to the directory, and not to this process."""
     if isinstance(problem, StorageError):
         return problem.errno is None or problem.errno in STORAGE
     if isinstance(problem, LoadPendingError):

@@ -1,36 +1,34 @@
 """Registration of opened directories in the decision log (`docs/protocol.md`, REPLICA-12,
 REPLICA-19).
 
-REGISTRATION-1  the first process in a directory keeps the registration id only if the clean mark
-    names the registration. No broker and no process without the set may have written here since.
-    Else it draws a new id before any other write
-REGISTRATION-2  the first process draws an opening id, too, which the registration stores. A
-    directory continues only if the registered opening is one of those that it has recorded. Each
-    process sees that, also one that is not the first
-REGISTRATION-3  a directory that a broker or a process without the set has written does not
-    continue. The mark `alone` is written with the new registration id, so that a second crash does
-    not hide the visit
-REGISTRATION-4  the file of members has the birth time of `embedlog.door` at each opening. A
-    directory that was not closed in order, and has another one than at its registered opening, does
-    not continue: it is a copy that was made while processes used the original. A copy continues
-    with an opening of its own, which a request has registered. One that was closed in order stands
-    for the directory: its first opening takes the present birth time for those of before, and
-    removes the clean mark after that, so that it may crash at once
-REGISTRATION-5  a directory that does not continue is a stranger. It is away, with the command that
-    helps: `replace_directory` prepares an empty directory, which is registered as a foreign one and
-    copied. The only directory of a set is its own judge: it is registered as a foreign one. So are
-    all directories of a restored set, whose best logs lead
-REGISTRATION-6  a decision judges with the state that it is derived from, under the locks of the
-    copies. It is not made if one of its directories is a stranger there: the directories are judged
-    again
-REGISTRATION-7  one decision registers all directories that were opened. The first process in a
-    directory raises its broker epoch, also after an orderly close, as a start of a broker does. The
-    decision appends nothing for later processes
-REGISTRATION-8  the file of members is updated after the decision; until then it has the registered
-    id of before. The files of all open directories get a changed path: MEMBERDIRECTORY-6 compares
-    it
-REGISTRATION-9  before the decision, the control page shows that the outcome is not known; after the
-    file of members has it, that it is. A process that is killed between them leaves the first value
+- The first process in a directory keeps the registration id only if the clean mark names the
+  registration. No broker and no process without the set may have written here since. Else it draws
+  a new id before any other write.
+- The first process draws an opening id, too, which the registration stores. A directory continues
+  only if the registered opening is one of those that it has recorded. Each process sees that, also
+  one that is not the first.
+- A directory that a broker or a process without the set has written does not continue. The mark
+  `alone` is written with the new registration id, so that a second crash does not hide the visit.
+- The file of members has the birth time of `embedlog.door` at each opening. A directory that was
+  not closed in order, and has another one than at its registered opening, does not continue: it is
+  a copy that was made while processes used the original. A copy continues with an opening of its
+  own, which a request has registered. One that was closed in order stands for the directory: its
+  first opening takes the present birth time for those of before, and removes the clean mark after
+  that, so that it may crash at once.
+- A directory that does not continue is a stranger. It is away, with the command that helps:
+  `replace_directory` prepares an empty directory, which is registered as a foreign one and copied.
+  The only directory of a set is its own judge: it is registered as a foreign one. So are all
+  directories of a restored set, whose best logs lead.
+- A decision judges with the state that it is derived from, under the locks of the copies. It is not
+  made if one of its directories is a stranger there: the directories are judged again.
+- One decision registers all directories that were opened. The first process in a directory raises
+  its broker epoch, also after an orderly close, as a start of a broker does. The decision appends
+  nothing for later processes.
+- The file of members is updated after the decision; until then it has the registered id of before.
+  The files of all open directories get a changed path: the search for a member compares
+  it.
+- Before the decision, the control page shows that the outcome is not known; after the file of
+  members has it, that it is. A process that is killed between them leaves the first value.
 """
 
 from __future__ import annotations
@@ -73,7 +71,7 @@ Observe = Callable[[State], Mapping[Place, Observed]]
 
 class StrangerFound(Exception):
     """A registration finds a directory that is not the registered one: the directories are judged
-    again (REGISTRATION-6).
+    again.
     """
 
 
@@ -99,8 +97,8 @@ class Entered(NamedTuple):
 
     `first`: no other process was in it, and `fresh`: since an orderly close. `outcome` shows every
     process in the directory whether the outcome of the registration is known and recorded; only the
-    first process has it (REGISTRATION-9). `created_ns`: as in `Opening`. `restored`: it is the copy
-    from which the set begins again (REGISTRATION-5).
+    first process has it. `created_ns`: as in `Opening`. `restored`: it is the copy from which the
+    set begins again.
     """
 
     path: Path
@@ -113,8 +111,8 @@ class Entered(NamedTuple):
     restored: bool = False
 
     def is_copy(self, opening: UUID | None) -> bool:
-        """Whether it is a copy of the directory with this opening, as far as birth times show it
-        (REGISTRATION-4).
+        """Whether it is a copy of the directory with this opening, as far as birth times show
+        it.
         """
         recorded = self.membership.birth_at(opening)
         return None not in (recorded, self.created_ns) and recorded != self.created_ns
@@ -131,7 +129,7 @@ def _is_fresh(opening: Opening, found: Membership) -> bool:
 
 def stand_for(opening: Opening, mode: int = 0o666) -> None:
     """Let a copy that was closed in order stand for its directory. REQUIRES the open lock, and that
-    the clean mark is not removed yet: the first opening may be killed after that (REGISTRATION-4).
+    the clean mark is not removed yet: the first opening may be killed after that.
     """
     found = members.read(opening.path)
     if found is not None and _is_fresh(opening, found):
@@ -144,7 +142,7 @@ def enter(opening: Opening, mode: int = 0o666) -> Entered | None:
     """Keep the registration id of a directory that is being opened, or draw a new one; None if it
     belongs to no set.
 
-    REQUIRES the open lock of the directory (REGISTRATION-1).
+    REQUIRES the open lock of the directory.
     """
     found = members.read(opening.path)
     if found is None:
@@ -227,9 +225,7 @@ def in_file(path: Path, own: Membership) -> Entered:
 
 
 def found_state(entered: Entered, state: State) -> Found:
-    """How a registered directory that continues was found (REGISTRATION-5). REQUIRES a state that
-    is no hint.
-    """
+    """How a registered directory that continues was found. REQUIRES a state that is no hint."""
     own = entered.membership
     registered = state.nodes[entered.membership.node]
     is_registered = bool(own.openings) and registered.opening == own.openings[-1]
@@ -240,9 +236,7 @@ def found_state(entered: Entered, state: State) -> Found:
 
 
 def is_judged(state: State) -> bool:
-    """Whether strangers are away: the only directory of a set is used in any case
-    (REGISTRATION-5).
-    """
+    """Whether strangers are away: the only directory of a set is used in any case."""
     return len(state.nodes) > 1
 
 
@@ -260,8 +254,7 @@ def register(
     """Register these directories by one decision, and record it in each of them; the state after
     it.
 
-    Other directories that are open have their file of members updated, too, if a path has changed
-    (REGISTRATION-4).
+    Other directories that are open have their file of members updated, too, if a path has changed.
 
     The first decision of a set adds all its members. A prepared directory that the log does not
     have is added. `observe` has the replicas of partitions, `held` the topics of the only directory
@@ -308,7 +301,7 @@ def note(
     entered: Entered | None = None,
 ) -> bool:
     """As `record`; a failure is logged, and False. The next registration of the directory repeats
-    it (REGISTRATION-8).
+    it.
     """
     try:
         record(directory, state, deadline_ns=deadline_ns, mode=mode, entered=entered)
@@ -327,10 +320,9 @@ def record(
     mode: int = 0o666,
     entered: Entered | None = None,
 ) -> Membership | None:
-    """Update the members that a directory has recorded (REGISTRATION-8); None if it belongs to no
-    set.
+    """Update the members that a directory has recorded; None if it belongs to no set.
 
-    `entered`: the opening of the directory, whose birth time is recorded (REGISTRATION-4).
+    `entered`: the opening of the directory, whose birth time is recorded.
     """
     with open_locks([directory], deadline_ns, mode):
         found = members.read(directory)

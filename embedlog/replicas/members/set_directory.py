@@ -1,15 +1,15 @@
 """This module gives the partitions of a set's topics in one of its directories, and makes them
 there as the decisions ask.
 
-SETDIRECTORY-1  the decision log has the topics; `embedlog.topics` of a directory has what this
-    directory holds (REPLICA-23)
-SETDIRECTORY-2  a partition's directory is made when it is first used here. A topic of another id
-    with the same name is retired first
-SETDIRECTORY-3  the copy of the decision log is a topic of this directory, which no decision names
-SETDIRECTORY-4  a partition is made only for a replica that the decisions assign to this node, and
-    removed after they do not
-SETDIRECTORY-5  a replica that begins again has the DIRTY mark from its begin: records of it were
-    lost, so it is not complete
+- The decision log has the topics; `embedlog.topics` of a directory has what this directory holds
+  (REPLICA-23).
+- A partition's directory is made when it is first used here. A topic of another id with the same
+  name is retired first.
+- The copy of the decision log is a topic of this directory, which no decision names.
+- A partition is made only for a replica that the decisions assign to this node, and removed after
+  they do not.
+- A replica that begins again has the DIRTY mark from its begin: records of it were lost, so it is
+  not complete.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class SetDirectory:
         return (topic, number) in directory.partitions or files.exists(marked)
 
     def _bring(self, wanted: Topic) -> Topic:
-        """Make the directories of a topic's partitions here (SETDIRECTORY-2)."""
+        """Make the directories of a topic's partitions here."""
         changes = self.log_directory.topic_changes
         registry = self.log_directory.registry
         with changes.begin():
@@ -190,7 +190,7 @@ class SetDirectory:
 
     def renew(self, place: tuple[UUID, int], state: State) -> bool:
         """Set a replica aside that cannot be loaded, and make an empty one; False if it was loaded
-        meanwhile (SETDIRECTORY-5).
+        meanwhile.
 
         REQUIRES that a settled decision removed it from ISR and ELR. Raises LockTimeoutError,
         StorageError.
@@ -204,8 +204,8 @@ class SetDirectory:
         return renewed
 
     def renew_decision_log(self) -> bool:
-        """Set the copy of the decision log aside, and make an incomplete one (PROMISE-3); False if
-        it was loaded meanwhile.
+        """Set the copy of the decision log aside, and make an incomplete one; False if it was
+        loaded meanwhile.
         """
         changes = self.log_directory.topic_changes
         mode = self.log_directory.config.file_mode
@@ -265,10 +265,10 @@ class SetDirectory:
         return found
 
     def decision_log(self, *, is_new_member: bool) -> Partition:
-        """The copy of the decision log here (SETDIRECTORY-3).
+        """The copy of the decision log here.
 
         One that is empty is incomplete, unless the directory is new to its set: it had records,
-        which are lost (PROMISE-3).
+        which are lost.
         """
         topic = self.log_directory.registry.get(LOG)
         if topic is None or not topic.finished:
@@ -286,7 +286,7 @@ class SetDirectory:
 
 def _is_empty(copy: Partition) -> bool:
     """Whether a copy of the decision log has no record. One that cannot be loaded begins again
-    later (COPYRENEWAL-3).
+    later.
     """
     try:
         return copy.replica.published()[0].log_end == 0

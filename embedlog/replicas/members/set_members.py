@@ -1,31 +1,29 @@
 """This module holds the directories of a set that this process has opened: their opening,
 registration, failure and return.
 
-SETMEMBERS-1  a directory is entered and judged before its copy of the decision log is attached; all
-    of them are registered by one decision. A stranger is left again, and is away until it is
-    replaced (`judgement`). The copy of a directory that replaces another one is attached after its
-    registration: a majority of the others has that. It is level before it counts
-SETMEMBERS-2  a directory that is missing or fails is away; the others open. Without a majority
-    nothing is registered. A directory whose registration id is not the registered one leads nothing
-    and joins no ISR until a later registration
-SETMEMBERS-3  the clean mark of a directory has the broker epoch of its registration (REPLICA-12).
-    After a registration with an unknown outcome, also of another process (REGISTRATION-9), it has
-    none. The next opening finds a crashed directory then
-SETMEMBERS-4  a failed directory is tried again after its pause. If lock file, control page and
-    registration id are still those of this process, it continues. Otherwise it is opened and
-    registered again, and its earlier objects end
-SETMEMBERS-5  a registration by another process shows that a directory was replaced or crashed: it
-    is opened again here, too
-SETMEMBERS-6  a directory that the decision log names, but that was not given, is opened by its
-    recorded path. At the opening and later, it must belong to the open directories
-    (MEMBERDIRECTORY-6). A copy of the set must not use directories of the first one
-SETMEMBERS-7  a given directory that has left the set is away: its retirement may have been
-    interrupted. Its file of members need not have its registration
-SETMEMBERS-8  a directory that another process added is opened before its first use. A reader
-    registers nothing
-SETMEMBERS-9  a set of which no majority continues begins again from all of its directories, by
-    request only. Each of them is registered as a foreign one, so that the best log of each
-    partition leads
+- A directory is entered and judged before its copy of the decision log is attached; all of them are
+  registered by one decision. A stranger is left again, and is away until it is replaced
+  (`judgement`). The copy of a directory that replaces another one is attached after its
+  registration: a majority of the others has that. It is level before it counts.
+- A directory that is missing or fails is away; the others open. Without a majority nothing is
+  registered. A directory whose registration id is not the registered one leads nothing and joins no
+  ISR until a later registration.
+- The clean mark of a directory has the broker epoch of its registration (REPLICA-12). After a
+  registration with an unknown outcome, also of another process, it has none. The next opening finds
+  a crashed directory then.
+- A failed directory is tried again after its pause. If lock file, control page and registration id
+  are still those of this process, it continues. Otherwise it is opened and registered again, and
+  its earlier objects end.
+- A registration by another process shows that a directory was replaced or crashed: it is opened
+  again here, too.
+- A directory that the decision log names, but that was not given, is opened by its recorded path.
+  At the opening and later, it must belong to the open directories. A copy of the set must not use
+  directories of the first one.
+- A given directory that has left the set is away: its retirement may have been interrupted. Its
+  file of members need not have its registration.
+- A directory that another process added is opened before its first use. A reader registers nothing.
+- A set of which no majority continues begins again from all of its directories, by request only.
+  Each of them is registered as a foreign one, so that the best log of each partition leads.
 """
 
 from __future__ import annotations
@@ -96,7 +94,7 @@ class SetMembers:
         observer: Callable[[Proposal], None] = lambda proposal: None,
     ) -> None:
         """`observer` gets each proposal of this process. `restored`: the set begins again from its
-        directories (SETMEMBERS-9).
+        directories.
         """
         self._observer = observer
         self._restored = restored
@@ -113,7 +111,7 @@ class SetMembers:
         self._known: set[int] = set()  # the nodes that this process has ever opened
         self._unregistered: set[int] = set()
         self._has_majority = True  # of the directories that continue, at the last judgement
-        # open directories whose copies of the decision log are not attached yet (SETMEMBERS-1)
+        # open directories whose copies of the decision log are not attached yet
         self._unjudged: set[int] = set()
         # their last registration failed, and its records may count
         self._uncertain: set[int] = set()
@@ -211,7 +209,7 @@ class SetMembers:
         logger.warning("the directory %s of the set is away: %s", path, problem)
 
     def _open_recorded(self, planned: Sequence[Member]) -> None:
-        """Open the members that were not given (SETMEMBERS-6)."""
+        """Open the members that were not given."""
         for member in planned:
             if member.node not in self._opened and not self._places.is_given(Path(member.path)):
                 try:
@@ -391,7 +389,7 @@ class SetMembers:
 
     def name_marks(self) -> None:
         """Before the directories are left: their clean marks get the broker epochs of the decision
-        log (SETMEMBERS-3).
+        log.
 
         Another process may have registered them and stopped before it recorded that.
         """
@@ -421,8 +419,8 @@ class SetMembers:
     # ---- registration ----------------------------------------------------------------------------
 
     def _register(self, deadline_ns: int) -> None:
-        """Register what is not registered, by one decision (SETMEMBERS-1). Raises
-        NotEnoughDirectoriesError, ReplicaSetError.
+        """Register what is not registered, by one decision. Raises NotEnoughDirectoriesError,
+        ReplicaSetError.
         """
         for _ in range(JUDGEMENTS):
             self._set_aside_hanging()
@@ -502,7 +500,7 @@ class SetMembers:
         self._use_registered(state)
 
     def _held(self) -> tuple[HeldTopic, ...]:
-        """The topics of the only directory, before the first decision (ADOPTION-2)."""
+        """The topics of the only directory, before the first decision."""
         if len(self._opened) > 1 or self.decisions.hint().nodes:
             return ()
         return adoption.held_topics(self.log_directories()[0])
@@ -510,11 +508,9 @@ class SetMembers:
     # ---- judgement -------------------------------------------------------------------------------
 
     def _judge(self) -> None:
-        """Attach the copies of the directories that continue, and leave the strangers
-        (SETMEMBERS-1).
+        """Attach the copies of the directories that continue, and leave the strangers.
 
-        Raises ReplicaSetError if none continues, or if a set is to begin again that continues
-        (SETMEMBERS-9).
+        Raises ReplicaSetError if none continues, or if a set is to begin again that continues.
         """
         views = self.decisions.views(opened.copy for opened in self._opened.values())
         entered = {node: self._now(opened) for node, opened in self._opened.items()}
@@ -545,7 +541,7 @@ class SetMembers:
 
     def _shown_by_others(self) -> dict[int, View]:
         """What the copies show of directories that could not be opened, because a lock in them is
-        not free: a put back directory must not lead beside them (JUDGEMENT-5).
+        not free: a put back directory must not lead beside them.
         """
         views = dict[int, View]()
         for path in self._not_entered:
@@ -631,9 +627,7 @@ class SetMembers:
                 self.changed(self.log_directories())
 
     def _drop_retired(self, deadline_ns: int) -> None:
-        """End the use of directories that were registered once, and have left the set since
-        (SETMEMBERS-7).
-        """
+        """End the use of directories that were registered once, and have left the set since."""
         state = self.decisions.hint()
         noted = {
             node
@@ -826,9 +820,7 @@ class SetMembers:
             )
 
     def _retry(self, member: OpenDirectory, state: State, *, replaced: bool) -> None:
-        """Use a failed directory again, if it is the same as before; otherwise open it again
-        (SETMEMBERS-4).
-        """
+        """Use a failed directory again, if it is the same as before; otherwise open it again."""
         opened = self._opened.get(member.node)
         try:
             if opened is not None and not replaced and self._is_unchanged(opened):
@@ -843,9 +835,7 @@ class SetMembers:
         return self.workers.at(opened.path, partial(member_directories.is_unchanged, opened))
 
     def _reopen(self, node: int, path: Path | None, state: State) -> None:
-        """Open a member again, which was open at this path; without one, where it is found
-        (SETMEMBERS-6).
-        """
+        """Open a member again, which was open at this path; without one, where it is found."""
         registered = state.nodes[node]
         member = Member(node, id_text(registered.directory.bytes), registered.path)
         if path is not None and registered.path != str(path):

@@ -1,13 +1,12 @@
 """The first set-up of a set of directories, and new registration ids (`docs/protocol.md`, QUORUM-1,
 REPLICA-12, REPLICA-19).
 
-SETUP-1  every step is under the open locks of all given directories, taken in the order of their
-    paths
-SETUP-2  a directory with partitions, or in use by a process, is not made a member
-SETUP-3  the plan comes before the identity in every directory. A repeat takes the numbers and ids
-    of any plan that it finds
-SETUP-4  a directory that is the only member of its set is always opened as a set. A process that
-    writes without the decisions and one that uses them are never in a directory at once
+- Every step is under the open locks of all given directories, taken in the order of their paths.
+- A directory with partitions, or in use by a process, is not made a member.
+- The plan comes before the identity in every directory. A repeat takes the numbers and ids of any
+  plan that it finds.
+- A directory that is the only member of its set is always opened as a set. A process that writes
+  without the decisions and one that uses them are never in a directory at once.
 """
 
 from __future__ import annotations
@@ -85,8 +84,8 @@ def check_to_read(
 
 
 def renew(directory: Path, found: Membership, mode: int, *, alone: bool = False) -> Membership:
-    """Draw a new registration id (SETMEMBER-5). REQUIRES the open lock of the directory, and no
-    other process in it.
+    """Draw a new registration id. REQUIRES the open lock of the directory, and no other process in
+    it.
     """
     return members.write(
         directory, found._replace(registration_id=uuid.uuid4(), alone=found.alone or alone), mode
@@ -102,8 +101,7 @@ def begin_opening(
     created_ns: int | None = None,
     alone: bool = False,
 ) -> Membership:
-    """Draw the id of an opening, and a new registration id unless the directory is `fresh`
-    (REGISTRATION-2).
+    """Draw the id of an opening, and a new registration id unless the directory is `fresh`.
 
     `created_ns`: the birth time of the directory. REQUIRES the open lock of the directory, and no
     other process in it.
@@ -119,7 +117,7 @@ def enter_alone(directory: Path, *, alone: bool, deadline_ns: int, mode: int = 0
     (REPLICA-19).
 
     With `alone` it may: it gets a new registration id, so that the set does not take it for
-    complete. Returns False for the only member of a set, which is opened as a set (SETUP-4). Raises
+    complete. Returns False for the only member of a set, which is opened as a set. Raises
     ReplicaSetError, and DirectoryInUseError if processes use the directory as a part of its set.
     """
     if not files.exists(directory / file_names.REPLICAS):
@@ -143,7 +141,7 @@ def enter_alone(directory: Path, *, alone: bool, deadline_ns: int, mode: int = 0
 
 @scope
 def open_locks(paths: Iterable[Path], deadline_ns: int, mode: int) -> Iterator[None]:
-    """Hold the open locks of these directories (SETUP-1). Raises LockTimeoutError."""
+    """Hold the open locks of these directories. Raises LockTimeoutError."""
     with stack() as held:
         for name in sorted(os.fspath(path / file_names.OPEN_LOCK) for path in paths):
             lock = locks.LockFile(name, mode)
@@ -190,7 +188,7 @@ def check_texts(path: Path, rack: str | None) -> None:
 
 def _check_other_racks(checked: CheckedSet, racks: Sequence[str | None] | None) -> None:
     """Raises ReplicaSetError if members that are not given would be the only ones with a rack, or
-    without one (GROWTH-5).
+    without one.
     """
     every = checked.membership
     given = {each.membership.node for each in checked.found if each.membership is not None}

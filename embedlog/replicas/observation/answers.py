@@ -1,11 +1,11 @@
 """This module calls several directories at the same time, with a deadline: one that hangs delays no
 other.
 
-ANSWER-1  each call has a thread of its own. After the deadline the caller gets an error for the
-    directory, and the thread remains
-ANSWER-2  a directory whose thread remains is not called again: the error is returned at once, with
-    the time since the first call
-ANSWER-3  an error of the process is raised to the caller; an error of a directory is its answer
+- Each call has a thread of its own. After the deadline the caller gets an error for the directory,
+  and the thread remains.
+- A directory whose thread remains is not called again: the error is returned at once, with the time
+  since the first call.
+- An error of the process is raised to the caller; an error of a directory is its answer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Call(Generic[T]):
         return not self._thread.is_alive()
 
     def result(self) -> T | EmbedlogError:
-        """The answer of an ended call (ANSWER-3)."""
+        """The answer of an ended call."""
         problem = self._problem
         if isinstance(problem, EmbedlogError) and not isinstance(
             problem, (ClosedError, ForkedError)

@@ -1,10 +1,9 @@
 """Describes decisions in words, and reads the recent ones from a copy of the decision log.
 
-DECISIONWORDS-1  a change is described by old and new values. A value before the first record that
-    was read is not known, and only the new one is named
-DECISIONWORDS-2  a new topic is one change, whatever its number of partitions
-DECISIONWORDS-3  recent decisions are read without a lock, from one copy, below its high watermark
-    (QUORUM-7)
+- A change is described by old and new values. A value before the first record that was read is not
+  known, and only the new one is named.
+- A new topic is one change, whatever its number of partitions.
+- Recent decisions are read without a lock, from one copy, below its high watermark (QUORUM-7).
 """
 
 from __future__ import annotations

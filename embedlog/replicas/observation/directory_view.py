@@ -1,14 +1,13 @@
 """This module reads what one directory of an open log shows about its replicas, without a lock and
 without opening them.
 
-DIRECTORYVIEW-1  a partition that this process does not use costs the read of its control page, or
-    nothing after an orderly close
-DIRECTORYVIEW-2  a reader loads the files of a partition after a crash: no process that writes has
-    done so yet
-DIRECTORYVIEW-3  the bytes and the time of missing records are read from the leader's log, only for
-    replicas that lack records
-DIRECTORYVIEW-4  damage in one partition leaves its offsets unknown. An error of the storage belongs
-    to the directory
+- A partition that this process does not use costs the read of its control page, or nothing after an
+  orderly close.
+- A reader loads the files of a partition after a crash: no process that writes has done so yet.
+- The bytes and the time of missing records are read from the leader's log, only for replicas that
+  lack records.
+- Damage in one partition leaves its offsets unknown. An error of the storage belongs to the
+  directory.
 """
 
 from __future__ import annotations
@@ -102,9 +101,7 @@ def _position(directory: LogDirectory, place: Place, noted: Checkpointed) -> Pos
 def missing(
     directory: LogDirectory, wanted: Sequence[tuple[Place, int]]
 ) -> dict[tuple[Place, int], Missing]:
-    """The records from each offset on, in the leader's log (DIRECTORYVIEW-3). What cannot be read
-    is left out.
-    """
+    """The records from each offset on, in the leader's log. What cannot be read is left out."""
     found = {}
     for place, offset in wanted:
         with contextlib.suppress(EmbedlogError):

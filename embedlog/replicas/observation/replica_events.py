@@ -1,16 +1,15 @@
 """Logs and counts the changes of leaders and ISRs that this process decides, and the bytes that it
 copies.
 
-REPLICAEVENT-1  the process that decides a change of a leader, an ISR or an assignment logs one INFO
-    line. It has old and new values and the reason. A new partition, an installation, and a decision
-    whose result is not known have none
-REPLICAEVENT-2  a shrink and an expansion are counted by the decided ISR, an election by its new
-    leader epoch. A refused change of the ISR is a failed update
-REPLICAEVENT-3  the counters are those of this process; rates cover the last minute (METRICS-1)
-REPLICAEVENT-4  the C core counts copied bytes in each writer. A directory that is opened again
-    keeps its earlier count
-REPLICAEVENT-5  the line of an unclean election is a WARNING, with the replicas whose records may be
-    lost
+- The process that decides a change of a leader, an ISR or an assignment logs one INFO line. It has
+  old and new values and the reason. A new partition, an installation, and a decision whose result
+  is not known have none.
+- A shrink and an expansion are counted by the decided ISR, an election by its new leader epoch. A
+  refused change of the ISR is a failed update.
+- The counters are those of this process; rates cover the last minute.
+- The C core counts copied bytes in each writer. A directory that is opened again keeps its earlier
+  count.
+- The line of an unclean election is a WARNING, with the replicas whose records may be lost.
 """
 
 from __future__ import annotations
@@ -124,7 +123,7 @@ class ReplicaEvents:
 
 
 def _loss(proposal: Proposal, old: Partition, new: Partition) -> str:
-    """What an unclean election may lose (REPLICAEVENT-5)."""
+    """What an unclean election may lose."""
     others = sorted({*old.isr, *old.elr, *old.foreign} - {new.leader})
     seen = [
         event.seen[new.leader]
@@ -137,8 +136,8 @@ def _loss(proposal: Proposal, old: Partition, new: Partition) -> str:
 
 
 class _CopiedBytes:
-    """The source of the bytes that this process copied (REPLICAEVENT-4). Threads: REQUIRES the lock
-    of the metrics.
+    """The source of the bytes that this process copied. Threads: REQUIRES the lock of the
+    metrics.
     """
 
     def __init__(self, directories: Callable[[], Sequence[LogDirectory]]) -> None:

@@ -1,7 +1,7 @@
 """This module measures how long the followers of one partition lag, while this process copies to
 them.
 
-FOLLOWERLAG-1  each chunk of a copy is a look (LAG-1). A follower that does not catch up for
+FOLLOWERLAG-1  each chunk of a copy is a look. A follower that does not catch up for
     `replica.lag.time.max.ms` is reported: its disk answers, but it is slower than the leader is
     written
 FOLLOWERLAG-2  time in which this process does not copy to a follower does not count: a pause of the

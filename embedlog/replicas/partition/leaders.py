@@ -14,7 +14,7 @@ LEADERS-5  a directory that fails costs one decision: it elects the leaders of a
 LEADERS-6  the settings allow an unclean election after this process has found no eligible replica
     for `UNCLEAN_NS`. A directory that is absent for a moment costs nothing
 LEADERS-7  a page that was made from files may have an epoch above the decided one, begun by a
-    broker or a process without the set. A decision raises the leader epoch above it (ELECT-11)
+    broker or a process without the set. A decision raises the leader epoch above it
 LEADERS-8  elections and evictions of one node pause if they repeat: two processes must not undo
     each other for ever. The pauses of a node end when this process has used it with success in
     between: then its next failure is one for all. An election of a partition without a leader

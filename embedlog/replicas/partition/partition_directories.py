@@ -105,7 +105,7 @@ class PartitionDirectories:
 
     @property
     def changes(self) -> int:
-        """A number that changes when a directory of the set fails or returns (OPENDIRECTORY-4)."""
+        """A number that changes when a directory of the set fails or returns."""
         return self._directories.changes
 
     def version(self) -> int:
@@ -138,7 +138,7 @@ class PartitionDirectories:
         return self._directories.worker(node)
 
     def making(self, node: int) -> Make:
-        """What makes calls that change the replica of a node (OPENDIRECTORY-6)."""
+        """What makes calls that change the replica of a node."""
         return self._directories.making(node)
 
     def lock_deadline(self, deadline_ns: int) -> int:
@@ -235,9 +235,7 @@ class PartitionDirectories:
         return partition
 
     def learn(self, decided: Decided) -> None:
-        """Open the directories of replicas that another process has added to the set
-        (SETMEMBERS-8).
-        """
+        """Open the directories of replicas that another process has added to the set."""
         if any(self._directories.member(node) is None for node in decided.replicas):
             self._directories.follow()
 

@@ -98,7 +98,7 @@ class PartitionReplicas(Leaders):
         return found
 
     def maximal_isr(self, leader: Leader) -> tuple[list[int], int]:
-        """The nodes, and the number of members that this process does not know yet (SETMEMBERS-8).
+        """The nodes, and the number of members that this process does not know yet.
         Raises LeaderChanged.
         """
         try:

@@ -1,27 +1,26 @@
 """Decides about the directories of a set: registration, growth, retirement, voters.
 
-NODE-1  a directory of another cluster, generation or directory id, and a second copy of a live one,
-    are refused
-NODE-2  a directory that was not closed in order has a new incarnation. It leaves every ISR and ELR
-    in which another member is complete, and no other one, because an election may need its log
-    (ELECT-6)
-NODE-3  the number of a node is never used again
-NODE-4  voters change one at a time, after the previous change is settled; one voter is always left
-NODE-5  a directory leaves the set after no partition names it
-NODE-6  a new directory gets the smallest slot that no present directory has. No page that counts
-    contains the bit of a directory that left, because no partition names it
-NODE-7  a forced retirement removes a directory with all its replicas. The rest has another
-    generation, and votes. What only the removed replicas had is lost: the ISR is the rest of it,
-    else the ELR, else all replicas that are left. A partition without another replica begins again
-    in a directory that takes replicas. A reassignment that loses its whole target is cancelled
-NODE-8  a foreign directory leaves every ISR, also the one of which it is the only member: its
-    records are not those of the set. The partition notes that until the replica joins again, for
-    the case that all its replicas are foreign (ELECT-10)
-NODE-9  the first directory of a set may have topics, which the decision about it takes over; every
-    further one is empty
-NODE-10  a registered directory has the path at which it was found, also one that another node had:
-    that one was moved, or is absent. It keeps its path until it is registered at another one: a
-    process that uses a path compares the identity there. A new directory has a path of its own
+- A directory of another cluster, generation or directory id, and a second copy of a live one, are
+  refused.
+- A directory that was not closed in order has a new incarnation. It leaves every ISR and ELR in
+  which another member is complete, and no other one, because an election may need its log.
+- The number of a node is never used again.
+- Voters change one at a time, after the previous change is settled; one voter is always left.
+- A directory leaves the set after no partition names it.
+- A new directory gets the smallest slot that no present directory has. No page that counts contains
+  the bit of a directory that left, because no partition names it.
+- A forced retirement removes a directory with all its replicas. The rest has another generation,
+  and votes. What only the removed replicas had is lost: the ISR is the rest of it, else the ELR,
+  else all replicas that are left. A partition without another replica begins again in a directory
+  that takes replicas. A reassignment that loses its whole target is cancelled.
+- A foreign directory leaves every ISR, also the one of which it is the only member: its records are
+  not those of the set. The partition notes that until the replica joins again, for the case that
+  all its replicas are foreign.
+- The first directory of a set may have topics, which the decision about it takes over; every
+  further one is empty.
+- A registered directory has the path at which it was found, also one that another node had: that
+  one was moved, or is absent. It keeps its path until it is registered at another one: a process
+  that uses a path compares the identity there. A new directory has a path of its own.
 """
 
 from __future__ import annotations
@@ -95,8 +94,8 @@ def register(state: State, event: Register) -> Decision:
 
 
 def _without(state: State, old: Partition, event: Register) -> Partition | None:
-    """The partition after this node left ISR and ELR (NODE-2, NODE-8); None if it stays, or is in
-    neither of them.
+    """The partition after this node left ISR and ELR; None if it stays, or is in neither of
+    them.
     """
     node = event.identity.node
     foreign = event.found is Found.FOREIGN
@@ -174,7 +173,7 @@ def add(state: State, event: Add) -> Decision:
 
 
 def retire(state: State, event: Retire) -> Decision:
-    """The end of a directory in the set, or its mark while partitions name it (NODE-5)."""
+    """The end of a directory in the set, or its mark while partitions name it."""
     old = state.nodes.get(event.node)
     if old is None:
         return Refusal.BROKER_ID_NOT_REGISTERED
@@ -188,7 +187,7 @@ def retire(state: State, event: Retire) -> Decision:
 
 
 def force_retire(state: State, event: ForceRetire) -> Decision:
-    """The end of a directory with all its replicas, in another generation of the set (NODE-7)."""
+    """The end of a directory with all its replicas, in another generation of the set."""
     old = state.nodes.get(event.node)
     if old is None:
         return Refusal.BROKER_ID_NOT_REGISTERED
@@ -259,7 +258,7 @@ def _successor(state: State, node: int) -> int:
 
 
 def set_voter(state: State, event: SetVoter) -> Decision:
-    """Another voter, or one less (NODE-4)."""
+    """Another voter, or one less."""
     old = state.nodes.get(event.node)
     if old is None:
         return Refusal.BROKER_ID_NOT_REGISTERED

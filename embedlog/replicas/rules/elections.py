@@ -1,24 +1,24 @@
 """Decides about the leader and the ISR of one partition.
 
-ELECT-1  every election raises the leader epoch; every decision raises the partition epoch by one
-ELECT-2  a decision is refused if another one about the partition was made since its event
-ELECT-3  only a complete member of the ISR is elected, or of the ELR if the ISR has none
-ELECT-4  of several candidates, the one with the largest last epoch leads, then the longest log,
-    then the first in the assignment
-ELECT-5  the new ISR has the complete members of the old one; the ELR gets the others if the ISR is
-    now too small
-ELECT-6  if no member is complete, the best crashed log leads after all members of ISR and ELR are
-    present. If every record was synced before its acknowledgement, a crashed member of the ISR
-    suffices. Only a topic that was created so shows that (STATE-6)
-ELECT-7  an unclean election is a request, or allowed by the settings after no eligible replica
-    answered. Its leader is the whole ISR, and there is no ELR
-ELECT-8  an ELR exists only while the ISR is smaller than the topic requires: as long as nothing is
-    committed, its members have every committed record
-ELECT-9  a new member of the ISR has the registered incarnation and does not leave the set
-ELECT-10  a foreign replica leads only if all replicas of the partition were found foreign. Then
-    nothing is left to compare with, and after all of them are present, the best log leads
-ELECT-11  no replica has a later epoch than the leader. One that was written without the set can
-    have it; then the leader epoch is raised above that
+- Every election raises the leader epoch; every decision raises the partition epoch by one.
+- A decision is refused if another one about the partition was made since its event.
+- Only a complete member of the ISR is elected, or of the ELR if the ISR has none.
+- Of several candidates, the one with the largest last epoch leads, then the longest log, then the
+  first in the assignment.
+- The new ISR has the complete members of the old one; the ELR gets the others if the ISR is now too
+  small.
+- If no member is complete, the best crashed log leads after all members of ISR and ELR are present.
+  If every record was synced before its acknowledgement, a crashed member of the ISR suffices. Only
+  a topic that was created so shows that.
+- An unclean election is a request, or allowed by the settings after no eligible replica answered.
+  Its leader is the whole ISR, and there is no ELR.
+- An ELR exists only while the ISR is smaller than the topic requires: as long as nothing is
+  committed, its members have every committed record.
+- A new member of the ISR has the registered incarnation and does not leave the set.
+- A foreign replica leads only if all replicas of the partition were found foreign. Then nothing is
+  left to compare with, and after all of them are present, the best log leads.
+- No replica has a later epoch than the leader. One that was written without the set can have it;
+  then the leader epoch is raised above that.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NOT_COMPLETE: Final = frozenset({Found.CRASHED, Found.FOREIGN})
 
 
 def at_change(state: State, place: Place, change: int) -> Partition | Refusal:
-    """The partition, if no decision about it was made since `change` (ELECT-2)."""
+    """The partition, if no decision about it was made since `change`."""
     partition = state.partitions.get(place)
     if partition is None:
         return Refusal.UNKNOWN_TOPIC_OR_PARTITION
@@ -99,7 +99,7 @@ def changed(
 
 
 def elected(state: State, old: Partition, leader: int, seen: Observed) -> Partition:
-    """The partition after the election of a complete member (ELECT-5)."""
+    """The partition after the election of a complete member."""
     isr = {leader} | {node for node in old.isr if found(state, seen, node) is Found.COMPLETE}
     return changed(state, old, isr=isr, eligible=left_over(state, old, seen), leader=leader)
 
@@ -112,7 +112,7 @@ def left_over(state: State, old: Partition, seen: Observed) -> set[int]:
 
 
 def best(old: Partition, candidates: Iterable[int], seen: Observed) -> int:
-    """The candidate with the most advanced log (ELECT-4)."""
+    """The candidate with the most advanced log."""
     order = {node: position for position, node in enumerate(old.replicas)}
 
     def rank(node: int) -> tuple[int, int, int]:
@@ -137,8 +137,8 @@ def _directories(state: State, old: Partition, assigned: Sequence[int]) -> tuple
 
 
 def alter_isr(state: State, event: AlterIsr) -> Decision:
-    """Another ISR, proposed by the leader (ELECT-8, ELECT-9). Nothing if it is the present one,
-    unless it is to be renewed.
+    """Another ISR, proposed by the leader. Nothing if it is the present one, unless it is to be
+    renewed.
     """
     present = state.partitions.get(event.place)
     if present is not None and event.leader_epoch != present.leader_epoch:
@@ -161,7 +161,7 @@ def alter_isr(state: State, event: AlterIsr) -> Decision:
 
 
 def _is_eligible(state: State, node: int, incarnation: UUID | None) -> bool:
-    """Whether a replica with this incarnation may join the ISR (ELECT-9)."""
+    """Whether a replica with this incarnation may join the ISR."""
     registered = state.nodes.get(node)
     return (
         registered is not None and not registered.leaving and registered.incarnation == incarnation
@@ -186,7 +186,7 @@ def elect(state: State, event: Elect) -> Decision:
 
 
 def raise_epoch(state: State, event: RaiseEpoch) -> Decision:
-    """A leader epoch above a later one of a replica (ELECT-11). The leader continues in it."""
+    """A leader epoch above a later one of a replica. The leader continues in it."""
     old = state.partitions.get(event.place)
     if old is None:
         return Refusal.UNKNOWN_TOPIC_OR_PARTITION
@@ -241,12 +241,12 @@ def _eligible(state: State, old: Partition, seen: Observed) -> Decision:
 
 
 def _candidates(state: State, old: Partition, seen: Observed) -> list[int]:
-    """The replicas that may lead (ELECT-3)."""
+    """The replicas that may lead."""
     return complete(state, old.isr, seen) or complete(state, old.elr, seen)
 
 
 def _after_crash(state: State, old: Partition, seen: Observed) -> list[int] | Refusal:
-    """The candidates of ELECT-6; none if no member crashed."""
+    """The candidates after a crash of members of the ISR or the ELR; none if no member crashed."""
     members = (*old.isr, *old.elr)
     crashed = [node for node in members if found(state, seen, node) is Found.CRASHED]
     if not crashed or all(found(state, seen, node) is not Found.AWAY for node in members):

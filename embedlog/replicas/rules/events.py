@@ -1,10 +1,10 @@
 """Defines the events of the decision log, the observations that come with them, and the refusals.
 
-EVENT-1  an event has all that a decision needs beside the state: observations of directories, drawn
-    ids, offsets
-EVENT-2  a node that is absent from the observations is away. So is one that was observed in another
-    incarnation than the registered one: it crashed since then, or has not yet registered
-EVENT-3  `change` is the partition epoch from which the event was derived
+- An event has all that a decision needs beside the state: observations of directories, drawn ids,
+  offsets.
+- A node that is absent from the observations is away. So is one that was observed in another
+  incarnation than the registered one: it crashed since then, or has not yet registered.
+- `change` is the partition epoch from which the event was derived.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """This module computes when a follower last had everything that its leader had, as Kafka's
 lastCaughtUpTimeMs.
 
-LAG-1  a look compares the log ends. A follower with the leader's end has caught up now. One with
-    the end that the leader had at the look before had caught up then. Otherwise the time does not
-    change, however much is copied
-LAG-2  a follower is late if it lacks records and has not caught up for longer than
-    `replica.lag.time.max.ms`. The number of records does not count
+- A look compares the log ends. A follower with the leader's end has caught up now. One with the end
+  that the leader had at the look before had caught up then. Otherwise the time does not change,
+  however much is copied.
+- A follower is late if it lacks records and has not caught up for longer than
+  `replica.lag.time.max.ms`. The number of records does not count.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def begun(leader_end: int, now: int) -> CaughtUp:
 
 
 def observed(before: CaughtUp, follower_end: int, leader_end: int, now: int) -> CaughtUp:
-    """The state after a look (LAG-1)."""
+    """The state after a look."""
     last = before.last
     if follower_end >= leader_end:
         last = max(last, now)
@@ -39,5 +39,5 @@ def observed(before: CaughtUp, follower_end: int, leader_end: int, now: int) -> 
 
 
 def is_late(found: CaughtUp, follower_end: int, leader_end: int, now: int, limit: int) -> bool:
-    """Whether the follower must leave the ISR (LAG-2)."""
+    """Whether the follower must leave the ISR."""
     return follower_end != leader_end and now - found.last > limit

@@ -1,17 +1,17 @@
 """Computes the nodes of new partitions, with Kafka's formulas.
 
-PLACE-1  the leader of partition p is at position (p + start) modulo the number of nodes in the
-    order of PLACE-2
-PLACE-2  without racks the order is ascending; with racks it takes one node of each rack in turn,
-    racks and nodes ascending
-PLACE-3  the shift from leader to followers grows by one after every round of partitions over the
-    nodes, so that the followers of one leader differ
-PLACE-4  with racks, a rack is used a second time only after all racks are used; a node never has
-    two replicas of a partition
-PLACE-5  new partitions of an existing topic continue its numbers; the first replica of its
-    partition 0 gives start and shift
-PLACE-6  topics that are placed together continue each other's rotation, so that all nodes lead
-    equally many partitions, plus one
+- The leader of partition p is at position (p + start) modulo the number of nodes in their
+  order.
+- Without racks the order is ascending; with racks it takes one node of each rack in turn, racks and
+  nodes ascending.
+- The shift from leader to followers grows by one after every round of partitions over the nodes, so
+  that the followers of one leader differ.
+- With racks, a rack is used a second time only after all racks are used; a node never has two
+  replicas of a partition.
+- New partitions of an existing topic continue its numbers; the first replica of its partition 0
+  gives start and shift.
+- Topics that are placed together continue each other's rotation, so that all nodes lead equally
+  many partitions, plus one.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ def place(racks: Racks, shape: Shape, *, start: int, shift: int, first: int = 0)
 
 
 def extend(racks: Racks, existing: Sequence[Sequence[int]], total: int) -> Assignment:
-    """Nodes of the partitions that a topic with the assignment `existing` needs to have `total`
-    (PLACE-5).
+    """Nodes of the partitions that a topic with the assignment `existing` needs to have `total`.
 
     Raises InvalidPartitionsError if it has as many, and the errors of `place`.
     """
@@ -75,7 +74,7 @@ def extend(racks: Racks, existing: Sequence[Sequence[int]], total: int) -> Assig
 def place_topics(
     racks: Racks, shapes: Iterable[Shape], *, start: int, shift: int
 ) -> tuple[Assignment, ...]:
-    """Assignments of several new topics in their order (PLACE-6)."""
+    """Assignments of several new topics in their order."""
     found = []
     for shape in shapes:
         found.append(place(racks, shape, start=start % len(racks) if racks else 0, shift=shift))
@@ -84,7 +83,7 @@ def place_topics(
 
 
 def alternate(racks: Mapping[int, str]) -> tuple[int, ...]:
-    """The nodes in the order in which racks take turns (PLACE-2)."""
+    """The nodes in the order in which racks take turns."""
     by_rack: dict[str, list[int]] = {}
     for node in sorted(racks):
         by_rack.setdefault(racks[node], []).append(node)

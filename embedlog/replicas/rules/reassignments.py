@@ -1,14 +1,14 @@
 """Decides about other replicas of one partition: start, cancellation and end of a reassignment.
 
-REASSIGN-1  during a reassignment the assignment is the target, followed by the replicas that are
-    removed at its end
-REASSIGN-2  a new target replaces the present one; a cancellation returns to the assignment before
-    the first one. A replica that was added for a replaced target is both added and removed: the end
-    removes it, and so does the cancellation
-REASSIGN-3  the end needs every replica of the target in the ISR. One decision makes the target
-    assignment and ISR, with a leader from it, in a new leader epoch
-REASSIGN-4  the throttle of a reassignment is in the Partition record until the end, so that every
-    process obeys it
+- During a reassignment the assignment is the target, followed by the replicas that are removed at
+  its end.
+- A new target replaces the present one; a cancellation returns to the assignment before the first
+  one. A replica that was added for a replaced target is both added and removed: the end removes it,
+  and so does the cancellation.
+- The end needs every replica of the target in the ISR. One decision makes the target assignment and
+  ISR, with a leader from it, in a new leader epoch.
+- The throttle of a reassignment is in the Partition record until the end, so that every process
+  obeys it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def cancel(state: State, event: CancelReassignment) -> Decision:
 
 
 def finish(state: State, event: FinishReassignment) -> Decision:
-    """The target as the assignment (REASSIGN-3)."""
+    """The target as the assignment."""
     old = at_change(state, event.place, event.change)
     if isinstance(old, Refusal):
         return old

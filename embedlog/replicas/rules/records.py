@@ -1,16 +1,15 @@
 """Encodes and decodes the records of the decision log (`__replica_state`), as Kafka's KRaft
 metadata records.
 
-DECISION-1  a value is a frame version, a record type, a version and a body, as Kafka's controller
-    writes it; its tools print it
-DECISION-2  a key is the type and the subject of a record, so that compaction keeps the newest
-    record of every subject
-DECISION-3  fields of embedlog are tagged fields from 10000 up; unknown tagged fields are kept, byte
-    for byte
-DECISION-4  a Partition record is complete and consistent: the decoder refuses one that no decision
-    can have produced
-DECISION-5  damaged bytes raise CorruptRecordError, unknown types and versions
-    UnsupportedFormatError; lengths are checked first
+- A value is a frame version, a record type, a version and a body, as Kafka's controller writes it;
+  its tools print it.
+- A key is the type and the subject of a record, so that compaction keeps the newest record of every
+  subject.
+- Fields of embedlog are tagged fields from 10000 up; unknown tagged fields are kept, byte for byte.
+- A Partition record is complete and consistent: the decoder refuses one that no decision can have
+  produced.
+- Damaged bytes raise CorruptRecordError, unknown types and versions UnsupportedFormatError; lengths
+  are checked first.
 """
 
 from __future__ import annotations
@@ -182,7 +181,7 @@ Record: TypeAlias = Change | Tombstone
 
 
 def key_of(record: Record) -> bytes:
-    """The key of a record (DECISION-2)."""
+    """The key of a record."""
     if isinstance(record, Tombstone):
         return record.key
     return bytes((record.TYPE,)) + _subject(record)
@@ -310,9 +309,7 @@ def _tagged(fields: Iterable[tuple[int, bytes]]) -> bytes:
 
 
 def decode(key: bytes, value: bytes | None) -> Record:
-    """The record of a key and a value. Raises CorruptRecordError and UnsupportedFormatError
-    (DECISION-5).
-    """
+    """The record of a key and a value. Raises CorruptRecordError and UnsupportedFormatError."""
     if value is None:
         if not key or key[0] not in _DECODERS:
             raise UnsupportedFormatError(
@@ -458,8 +455,8 @@ def _partition(reader: Flexible) -> Partition:
 
 
 def inconsistency(record: Partition) -> str:
-    """The first reason for which no decision can have produced this record (DECISION-4); empty if
-    there is none.
+    """The first reason for which no decision can have produced this record; empty if there is
+    none.
     """
     assigned = set(record.replicas)
     if min(record.number, record.leader_epoch, record.partition_epoch, *record.replicas, 0) < 0:

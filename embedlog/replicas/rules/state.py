@@ -1,17 +1,17 @@
 """Computes the state of a set from the records of its decision log, and the views of partitions and
 replicas.
 
-STATE-1  a state is immutable; `apply` returns another one and leaves the old one unchanged
-STATE-2  a state depends only on the newest record of every key in the order of the log, so
-    compaction does not change it
-STATE-3  the states of partitions and replicas are views with the names of Kafka's controller:
-    computed, not stored
-STATE-4  a setting of a topic is its own, else the one of the resource "" of kind NODE, else the
-    default of its option
-STATE-5  no decision depends on the settings of a log: those of two processes may differ
-STATE-6  a setting of a topic is original while its newest record is that of the topic's creation.
-    Each process that knows the topic has always known this value. A later value may be unknown to a
-    process for any time, and earlier records lack it
+- A state is immutable; `apply` returns another one and leaves the old one unchanged.
+- A state depends only on the newest record of every key in the order of the log, so compaction does
+  not change it.
+- The states of partitions and replicas are views with the names of Kafka's controller: computed,
+  not stored.
+- A setting of a topic is its own, else the one of the resource "" of kind NODE, else the default of
+  its option.
+- No decision depends on the settings of a log: those of two processes may differ.
+- A setting of a topic is original while its newest record is that of the topic's creation. Each
+  process that knows the topic has always known this value. A later value may be unknown to a
+  process for any time, and earlier records lack it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class State:
     topics: Mapping[UUID, Topic] = field(default_factory=lambda: MappingProxyType({}))
     partitions: Mapping[Place, Partition] = field(default_factory=lambda: MappingProxyType({}))
     settings: Mapping[Setting, str] = field(default_factory=lambda: MappingProxyType({}))
-    original: frozenset[Setting] = frozenset()  # of the settings (STATE-6)
+    original: frozenset[Setting] = frozenset()  # of the settings
     highest_node: int = -1
 
     @property
@@ -91,8 +91,8 @@ class State:
         return sorted(found, key=lambda partition: partition.number)
 
     def config(self, topic: str) -> TopicConfig:
-        """The settings of a topic that decisions depend on (STATE-4). Raises ConfigError for a
-        stored value out of range.
+        """The settings of a topic that decisions depend on. Raises ConfigError for a stored value
+        out of range.
         """
         values = (
             (name, self.settings.get((TOPIC, topic, name), self.settings.get((NODE, "", name))))
@@ -104,8 +104,7 @@ class State:
         """The size of the ISR from which records are committed: `min.insync.replicas`, at most the
         number of replicas.
 
-        `default`: that of a process, for its own appends to a topic without a decided value
-        (STATE-5).
+        `default`: that of a process, for its own appends to a topic without a decided value.
         """
         topic = self.topics.get(partition.topic_id)
         decided = topic is not None and self._decides(topic.name, LEAST)
@@ -131,8 +130,8 @@ class State:
         return (TOPIC, topic, name) in self.settings or (NODE, "", name) in self.settings
 
     def durable(self, partition: Partition) -> bool:
-        """Whether every record of the topic was synced before its acknowledgement, in each process
-        (STATE-6).
+        """Whether every record of the topic was synced before its acknowledgement, in each
+        process.
         """
         topic = self.topics.get(partition.topic_id)
         if topic is None or (TOPIC, topic.name, _FLUSH) not in self.original:
@@ -293,9 +292,7 @@ def serves(state: State, partition: Partition, seen: Observed) -> bool:
 
 
 def found(state: State, seen: Observed, node: int) -> Found:
-    """The observed state of a node's replica, away if it was observed in another incarnation
-    (EVENT-2).
-    """
+    """The observed state of a node's replica, away if it was observed in another incarnation."""
     registered = state.nodes.get(node)
     replica = seen.get(node)
     if registered is None or replica is None or replica.incarnation != registered.incarnation:

@@ -1,22 +1,20 @@
 """Decides about topics and settings.
 
-TOPICS-1  partitions are placed on the usable directories that answer, by the formulas of
-    `placement`; on all usable ones if too few answer
-TOPICS-2  in a new partition all live replicas are in the ISR, and the first one leads
-TOPICS-3  a deletion removes the topic, its partitions and its settings in one decision; the keys of
-    them become tombstones
-TOPICS-4  a change of `min.insync.replicas` ends the ELR of each partition whose ISR is now large
-    enough. From then on records are committed that the members of the ELR do not have. The change
-    is refused while such a partition has no complete leader. Until then a member of the ELR may
-    have the only copy of a committed record
-TOPICS-5  a topic of the first directory keeps its id and its settings; that directory is the only
-    replica and leads
-TOPICS-6  a change of `min.insync.replicas` that makes an ISR large enough, or too small, is a
-    decision about its partition, too. Only a decision brings the setting into the page of the
-    leader
-TOPICS-7  the records of the settings of a new topic show that it was created with them (STATE-6).
-    Those of a change do not, nor those of a topic of the first directory: that one may have been
-    changed before
+- Partitions are placed on the usable directories that answer, by the formulas of `placement`; on
+  all usable ones if too few answer.
+- In a new partition all live replicas are in the ISR, and the first one leads.
+- A deletion removes the topic, its partitions and its settings in one decision; the keys of them
+  become tombstones.
+- A change of `min.insync.replicas` ends the ELR of each partition whose ISR is now large enough.
+  From then on records are committed that the members of the ELR do not have. The change is refused
+  while such a partition has no complete leader. Until then a member of the ELR may have the only
+  copy of a committed record.
+- A topic of the first directory keeps its id and its settings; that directory is the only replica
+  and leads.
+- A change of `min.insync.replicas` that makes an ISR large enough, or too small, is a decision
+  about its partition, too. Only a decision brings the setting into the page of the leader.
+- The records of the settings of a new topic show that it was created with them. Those of a change
+  do not, nor those of a topic of the first directory: that one may have been changed before.
 """
 
 from __future__ import annotations
@@ -89,7 +87,7 @@ def create_topic(state: State, event: CreateTopic) -> Decision:
 
 
 def held_records(directory: RegisterBroker, held: Iterable[HeldTopic]) -> Iterator[Record]:
-    """The topics of the first directory of a set (TOPICS-5)."""
+    """The topics of the first directory of a set."""
     node = directory.node
     for each in held:
         yield Topic(each.name, each.topic_id)
@@ -133,7 +131,7 @@ def create_partitions(state: State, event: CreatePartitions) -> Decision:
 
 
 def delete_topic(state: State, event: DeleteTopic) -> Decision:
-    """No topic (TOPICS-3)."""
+    """No topic."""
     topic = state.topics.get(event.topic_id)
     if topic is None:
         return Refusal.UNKNOWN_TOPIC_OR_PARTITION
@@ -146,7 +144,7 @@ def delete_topic(state: State, event: DeleteTopic) -> Decision:
 
 
 def set_config(state: State, event: SetConfig) -> Decision:
-    """Other settings, and the ends of ELRs that follow from them (TOPICS-4)."""
+    """Other settings, and the ends of ELRs that follow from them."""
     if event.kind == TOPIC:
         if event.resource not in {each.name for each in state.topics.values()}:
             return Refusal.UNKNOWN_TOPIC_OR_PARTITION
@@ -176,8 +174,8 @@ def set_config(state: State, event: SetConfig) -> Decision:
 
 
 def _targets(state: State, live: Iterable[int], least: int) -> Racks:
-    """The directories for new replicas: those that answer; all of them if fewer than `least` answer
-    (TOPICS-1).
+    """The directories for new replicas: those that answer; all of them if fewer than `least`
+    answer.
     """
     usable = state.usable()
     found = {node: rack for node, rack in usable.items() if node in live}
@@ -192,7 +190,7 @@ def _new(
     first: int = 0,
     factor: int | None = None,
 ) -> tuple[Partition, ...] | Refusal:
-    """New partitions (TOPICS-2)."""
+    """New partitions."""
     usable = state.usable()
     factor = len(assignment[0]) if factor is None else factor
     found = []
@@ -220,7 +218,7 @@ def _new(
 
 
 def _ended(state: State) -> list[Partition]:
-    """The partitions whose ISR is large enough, although they have an ELR (TOPICS-4)."""
+    """The partitions whose ISR is large enough, although they have an ELR."""
     return [
         each
         for each in state.partitions.values()
@@ -229,8 +227,8 @@ def _ended(state: State) -> list[Partition]:
 
 
 def _affected(state: State, after: State) -> list[Partition]:
-    """The partitions, without those of TOPICS-4, whose ISR is large enough in one of the two states
-    only (TOPICS-6).
+    """The partitions whose ISR is large enough in one of the two states only, without those whose
+    ELR ends.
     """
     found = []
     for each in after.partitions.values():

@@ -1,14 +1,14 @@
 """This module compares the committed records of a replica with those of its leader.
 
-COMPARISON-1  all bytes from the larger log start up to the smaller end are read with every check of
-    a reader, and compared
-COMPARISON-2  each replica of a compacted topic is compacted on its own: there the last value of
-    each key is compared, with its offset. Deleted keys and aborted transactions do not count
-COMPARISON-3  a chunk that cannot be read is read again in the shortest pieces that have a digest:
-    the difference begins at the first unreadable piece
-COMPARISON-4  no lock is held. A log start that moves during the comparison moves the comparison
-COMPARISON-5  a segment without a file is damage, also if an open descriptor still reads it. Such a
-    replica begins again
+- All bytes from the larger log start up to the smaller end are read with every check of a reader,
+  and compared.
+- Each replica of a compacted topic is compacted on its own: there the last value of each key is
+  compared, with its offset. Deleted keys and aborted transactions do not count.
+- A chunk that cannot be read is read again in the shortest pieces that have a digest: the
+  difference begins at the first unreadable piece.
+- No lock is held. A log start that moves during the comparison moves the comparison.
+- A segment without a file is damage, also if an open descriptor still reads it. Such a replica
+  begins again.
 """
 
 from __future__ import annotations
@@ -104,9 +104,7 @@ def _stable_end(partition: Partition) -> int:
 
 
 def _read(partition: Partition, at: int, end: int) -> Fetched:
-    """The batches from an offset on. Raises _Damaged if the first one cannot be read (COMPARISON-3,
-    COMPARISON-5).
-    """
+    """The batches from an offset on. Raises _Damaged if the first one cannot be read."""
     try:
         fetched = partition.replica.read(at, CHUNK_BYTES, end)
     except CorruptRecordError:
@@ -141,7 +139,7 @@ def _as_damage(partition: Partition, at: int, problem: StorageError) -> _Damaged
 
 def _check_files(partition: Partition, at: int) -> None:
     """Raise _Damaged if the segment with an offset was removed. Its open descriptor reads it
-    further (COMPARISON-5).
+    further.
     """
     missing = partition.replica.missing_segment(at)
     if missing is not None and partition.published().log_start <= at:
@@ -246,7 +244,7 @@ def _bytes_of(fetched: Fetched) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 def _different_keys(
     leader: Partition, follower: Partition, end: int, note: Note
 ) -> Difference | None:
-    """COMPARISON-2."""
+    """The difference of two compacted logs: the last value of a key, or its offset."""
     damage = _damage(leader, end, note)
     if damage is not None:
         raise SourceDamagedError(damage)

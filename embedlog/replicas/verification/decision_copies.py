@@ -1,9 +1,8 @@
 """This module checks the copies of the decision log, and makes damaged ones again.
 
-DECISIONCOPIES-1  every record of a copy is read with all checks. The copies are not compared: a
-    decision brings them to one log
-DECISIONCOPIES-2  a copy in a directory that fails is not checked: the directory is described with
-    its problem
+- Every record of a copy is read with all checks. The copies are not compared: a decision brings
+  them to one log.
+- A copy in a directory that fails is not checked: the directory is described with its problem.
 """
 
 from __future__ import annotations
@@ -60,9 +59,7 @@ class DecisionCopies:
         return RepairedReplica(LOG, 0, difference.node, sources[0], difference.path, 0, damage.end)
 
     def _damage(self, opened: Opened) -> Damage | None:
-        """The damage of a copy. A directory that fails, or is missing, has none
-        (DECISIONCOPIES-2).
-        """
+        """The damage of a copy. A directory that fails, or is missing, has none."""
         directories = self._members.directories
         if directories.get(opened.node) is None:
             return None

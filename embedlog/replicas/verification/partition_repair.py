@@ -1,21 +1,19 @@
 """This module repairs a replica that is damaged or different: it is cut, and copies from the leader
 again.
 
-PARTITIONREPAIR-1  a damaged leader first hands over to a complete member of the ISR; without one
-    nothing is changed
-PARTITIONREPAIR-2  the replica leaves ISR and ELR by a decision before its log is cut: until it is
-    copied, it must not lead. Cut bytes stay in other files (LOGCUT-5)
-PARTITIONREPAIR-3  before the cut the leader's records from there on are read with all checks:
-    without a good source it is kept
-PARTITIONREPAIR-4  a page that lost its role joins no ISR before it follows again. After the
-    leader's lock was free once, no earlier join is in progress; the role is compared again in the
-    section of the cut
-PARTITIONREPAIR-5  an interrupted cut is completed by the next process, and the replica copies and
-    joins. After an interruption before the cut the replica is outside the ISR
-PARTITIONREPAIR-6  a replica that cannot be loaded begins again (RENEWAL-2)
-PARTITIONREPAIR-7  a follower whose directory fails during a comparison is left out, as one that is
-    away. The directory is described with its problem. A partition that is missing is damage of the
-    replica. The other replicas are compared
+- A damaged leader first hands over to a complete member of the ISR; without one nothing is changed.
+- The replica leaves ISR and ELR by a decision before its log is cut: until it is copied, it must
+  not lead. Cut bytes stay in other files.
+- Before the cut the leader's records from there on are read with all checks: without a good source
+  it is kept.
+- A page that lost its role joins no ISR before it follows again. After the leader's lock was free
+  once, no earlier join is in progress; the role is compared again in the section of the cut.
+- An interrupted cut is completed by the next process, and the replica copies and joins. After an
+  interruption before the cut the replica is outside the ISR.
+- A replica that cannot be loaded begins again.
+- A follower whose directory fails during a comparison is left out, as one that is away. The
+  directory is described with its problem. A partition that is missing is damage of the replica. The
+  other replicas are compared.
 """
 
 from __future__ import annotations
@@ -79,8 +77,7 @@ class PartitionRepair:
                     raise LeaderNotAvailableError(text) from changed
 
     def _failed(self, node: int, leader: Leader, problem: EmbedlogError) -> list[ReplicaDifference]:
-        """A replica that cannot be compared: its directory fails, or it is damaged
-        (PARTITIONREPAIR-7).
+        """A replica that cannot be compared: its directory fails, or it is damaged.
 
         Raises the problem if it is another one, or if the directory of the leader fails.
         """
@@ -172,7 +169,7 @@ class PartitionRepair:
                 )
 
     def _renewed(self, node: int, problem: EmbedlogError) -> RepairedReplica:
-        """Begin a replica again that cannot be loaded, and copy everything (PARTITIONREPAIR-6)."""
+        """Begin a replica again that cannot be loaded, and copy everything."""
         renew(self._replicas, node, problem, self._deadline)
         self._replicas.note_repair(node)
         leader = self._replicas.leader(self._deadline())
@@ -238,7 +235,7 @@ class PartitionRepair:
         )
 
     def _leave(self, leader: Leader, node: int, follower: Partition, found: Difference) -> None:
-        """Leave ISR and ELR, and lose the role (PARTITIONREPAIR-2, PARTITIONREPAIR-4)."""
+        """Leave ISR and ELR, and lose the role."""
         reason = f"node {node}: {found.kind} from offset {found.first} on"
         self._replicas.leave(leader, node, self._deadline(), reason, lost=True)
         with follower.replica.exclusive(self._deadline()) as held:

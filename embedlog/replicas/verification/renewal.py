@@ -1,19 +1,18 @@
 """This module begins a replica again that cannot be loaded or repaired, or whose directory is
 missing.
 
-RENEWAL-1  the leader's records are read with all checks first: without a good source nothing is
-    changed
-RENEWAL-2  the replica leaves the ISR and the ELR by a settled decision before its files are set
-    aside (REPLICA-5)
-RENEWAL-3  a replica that another process has loaded meanwhile stays: under its append lock its page
-    shows that
-RENEWAL-4  an interruption leaves a replica outside the ISR that is damaged, missing or empty. The
-    next round begins again
-RENEWAL-5  the files that are set aside are those of a retired partition, and are removed after
-    `file.delete.delay.ms`
-RENEWAL-6  a loaded replica whose append lock cannot be taken, because the repair of an interrupted
-    append finds damage, loses its role first. Its log begins again by a cut, which other processes
-    with this page follow (APPENDLOCK-4)
+- The leader's records are read with all checks first: without a good source nothing is changed.
+- The replica leaves the ISR and the ELR by a settled decision before its files are set aside
+  (REPLICA-5).
+- A replica that another process has loaded meanwhile stays: under its append lock its page shows
+  that.
+- An interruption leaves a replica outside the ISR that is damaged, missing or empty. The next round
+  begins again.
+- The files that are set aside are those of a retired partition, and are removed after
+  `file.delete.delay.ms`.
+- A loaded replica whose append lock cannot be taken, because the repair of an interrupted append
+  finds damage, loses its role first. Its log begins again by a cut, which other processes with this
+  page follow.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def load_problem(
     """The damage for which a replica cannot be loaded or repaired; None without one. Raises other
     errors of the directory.
 
-    A damaged leader-epoch-checkpoint is made again (LOGEPOCHS-1).
+    A damaged leader-epoch-checkpoint is made again.
     """
     try:
         partition = replicas.reached(node, damaged=True)

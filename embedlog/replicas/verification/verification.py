@@ -1,12 +1,11 @@
 """This module compares and repairs the replicas of the partitions of an open set.
 
-VERIFICATION-1  only records below the high watermark are compared; later ones may differ until the
-    next copy
-VERIFICATION-2  a partition that cannot be repaired changes nothing; the others are repaired, and
-    the report names it
-VERIFICATION-3  the copies of the decision log come first: the repair of a replica needs decisions
-VERIFICATION-4  after the wait for a leader that does not come, the wait for the next ones is short:
-    there may be many
+- Only records below the high watermark are compared; later ones may differ until the next copy.
+- A partition that cannot be repaired changes nothing; the others are repaired, and the report names
+  it.
+- The copies of the decision log come first: the repair of a replica needs decisions.
+- After the wait for a leader that does not come, the wait for the next ones is short: there may be
+  many.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Verification:
     ) -> list[ReplicaDifference]:
         """The first difference of each replica in the ISR from its leader; with `decisions` also
         the damage in the copies of the decision log. Raises LeaderNotAvailableError, or adds it to
-        `unled` and continues (VERIFICATION-4).
+        `unled` and continues.
         """
         count = _Count(progress)
         found = self._copies.differences() if decisions else []
@@ -84,7 +83,7 @@ class Verification:
     def repair(
         self, found: list[ReplicaDifference], places: Mapping[TopicPartition, Place]
     ) -> RepairReport:
-        """Repair replicas with a difference (VERIFICATION-2)."""
+        """Repair replicas with a difference."""
         repaired = list[RepairedReplica]()
         left = dict[ReplicaDifference, str]()
         waiting = list(found)
@@ -129,7 +128,7 @@ class Verification:
 
 
 def _soon() -> int:
-    """The deadline of a wait for a further leader (VERIFICATION-4)."""
+    """The deadline of a wait for a further leader."""
     return system.boot_ns() + NEXT_NS
 
 

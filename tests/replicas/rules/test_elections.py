@@ -309,7 +309,7 @@ def test_a_durable_topic_does_not_wait() -> None:
 
 
 def test_a_topic_that_was_not_always_durable_waits() -> None:
-    """ELECT-6: the records before the setting, and those of processes that have not read it, were
+    """The records before the setting, and those of processes that have not read it, were
     not synced.
     """
     durable = {"flush.messages": "1"}
