@@ -94,10 +94,10 @@ class ReplicatedEngine(Engine):
             read_only=self.read_only,
             restored=self._restored,
         )
-        at = self.set.members.workers.at
+        run_at = self.set.members.workers.run_at
         undo.callback(self.set.members.workers.close)
         if self.read_only:
-            checked = set_up.check_to_read(paths, self._racks, at)
+            checked = set_up.check_to_read(paths, self._racks, run_at)
         else:
             checked = set_up.prepare_set(
                 paths,
@@ -105,7 +105,7 @@ class ReplicatedEngine(Engine):
                 racks=self._racks,
                 create=create,
                 mode=config.file_mode,
-                at=at,
+                run_at=run_at,
             )
         self.set.members.changed = self._serve
         undo.callback(self.set.members.release)
@@ -123,9 +123,9 @@ class ReplicatedEngine(Engine):
 
     def _directory(self, path: Path, *, reading: bool = False) -> LogDirectory:
         read_only = self.read_only or reading
-        made = LogDirectory(self, path, read_only=read_only, create=False, config=self.config)
-        made.settings_of = self.set.settings_of
-        return made
+        directory = LogDirectory(self, path, read_only=read_only, create=False, config=self.config)
+        directory.settings_of = self.set.settings_of
+        return directory
 
     def _serve(self, directories: Sequence[LogDirectory]) -> None:
         """Use these open directories from now on, by node. Without any, the last ones stay, to be
@@ -149,14 +149,14 @@ class ReplicatedEngine(Engine):
     def _leave_directory(self, directory: LogDirectory) -> None:
         """As the last process, close it in order; a failed directory is left as it is."""
         members = self.set.members
-        worker = members.workers.of(directory.path)
+        worker = members.workers.worker_of(directory.path)
         try:
             worker.run(directory.leave, limit_ns=self._leave_ns)
         except EmbedlogError as problem:
-            failed = members.failure(directory) is not None or worker.hangs
-            if worker.hangs:
+            has_failed = members.failure_of(directory) is not None or worker.is_hanging
+            if worker.is_hanging:
                 members.leave_later(directory)
-            if not failed and not self.set.is_damaged(problem):
+            if not has_failed and not self.set.is_damaged(problem):
                 raise
             logger.warning("the directory %s was not closed in order: %s", directory.path, problem)
 
@@ -196,7 +196,7 @@ class ReplicatedEngine(Engine):
         return () if self.config.shared == "locks" else self.set.members.pages()
 
     def _followed(self, topics: int) -> Sequence[tuple[system.Page, int]]:
-        return self.set.members.followed(topics)
+        return self.set.members.followed_pages(topics)
 
     def partition(self, name: str, number: int) -> Partition:
         self.refresh_topics()
@@ -215,15 +215,19 @@ class ReplicatedEngine(Engine):
             "RackAwareReplicaSelector"
         ):
             return partition
-        return cast("LogPartition", self.set.nearby(partition.topic, partition.number, rack))
+        return cast(
+            "LogPartition", self.set.nearby_partition(partition.topic, partition.number, rack)
+        )
 
     def at_files(self, topic: Topic, number: int, call: Callable[[Partition], T]) -> T:
         """As for one directory, with the files of the leader; the call is repeated at the next
         leader if it fails.
         """
         self.check_open()
-        held = self.set.partition(topic.name, number).held_replica()
-        return self.set.copied(topic.name, number).at_files(call) if held is None else call(held)
+        held_replica = self.set.partition(topic.name, number).held_replica()
+        if held_replica is not None:
+            return call(held_replica)
+        return self.set.copied_partition(topic.name, number).at_files(call)
 
     def still_lead(self, name: str, epochs: Mapping[int, int]) -> bool:
         """As for one directory, by a settled decision: the pages of a directory that was away show
@@ -237,28 +241,28 @@ class ReplicatedEngine(Engine):
             raise LeaderNotAvailableError(
                 f"the leaders of {name} are not known: {problem}"
             ) from problem
-        found = {number: decided.get(self.set.partition(name, number).place) for number in epochs}
-        return all(
-            each is not None and each.leader_epoch == epochs[number]
-            for number, each in found.items()
-        )
+        partitions = {
+            number: decided.get(self.set.partition(name, number).place) for number in epochs
+        }
+        for number, partition in partitions.items():
+            if partition is None or partition.leader_epoch != epochs[number]:
+                return False
+        return True
 
     def places(self) -> list[Path]:
-        nodes = self.set.decisions.hint().nodes.values()
-        return [
-            *(directory.path for directory in self.directories),
-            *(Path(each.path) for each in nodes),
-        ]
+        paths = [directory.path for directory in self.directories]
+        paths += [Path(member.path) for member in self.set.decisions.hint().nodes.values()]
+        return paths
 
     def existing(self, places: Iterable[tuple[str, int]]) -> list[Partition]:
         self.refresh_topics()
-        found = []
+        partitions = []
         for name, number in places:
             try:
-                found.append(cast("Partition", self.set.partition(name, number)))
+                partitions.append(cast("Partition", self.set.partition(name, number)))
             except UnknownTopicOrPartitionError:
                 continue
-        return found
+        return partitions
 
     def all_partitions(self, *, loaded_only: bool) -> list[Partition]:
         self.refresh_topics()
@@ -275,10 +279,11 @@ class ReplicatedEngine(Engine):
         DurabilityError.
         """
         self.check_writable()
-        for name in self.topic_names() if topic is None else [self.topic(topic).name]:
-            found = self.topic(name)
-            for number in range(found.partitions):
-                self.partition_of(found, number).sync()
+        names = self.topic_names() if topic is None else [self.topic(topic).name]
+        for name in names:
+            present = self.topic(name)
+            for number in range(present.partitions):
+                self.partition_of(present, number).sync()
 
     def make_internal_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         if self.set.topics.get(name) is None:
@@ -294,28 +299,26 @@ class ReplicatedEngine(Engine):
         """The `min.insync.replicas` for each topic that has no decided value, and would have one if
         this set had made it.
         """
-        found = {}
+        leasts = {}
         for topic in self.set.topics.all():
             if "min.insync.replicas" in topic.config:
                 continue
-            least = (
-                self._internal_replicas(topic.name)[1]
-                if is_internal(topic.name)
-                else self.config.min_insync_replicas
-            )
+            least = self.config.min_insync_replicas
+            if is_internal(topic.name):
+                _, least = self._internal_replicas(topic.name)
             if least > 1:
-                found[topic.name] = least
-        return found
+                leasts[topic.name] = least
+        return leasts
 
     def _internal_replicas(self, name: str) -> tuple[int, int]:
         """The copies of an internal topic, and its `min.insync.replicas`: one copy may be lost from
         three on.
         """
         config = self.config
-        wanted = self.config.offsets_topic_replication_factor
+        factor = config.offsets_topic_replication_factor
         least = OFFSETS_MIN_IN_SYNC
         if name == "__transaction_state":
-            wanted = config.transaction_state_log_replication_factor
+            factor = config.transaction_state_log_replication_factor
             least = config.transaction_state_log_min_isr
-        factor = min(wanted, self.set.size())
+        factor = min(factor, self.set.replica_directory_count())
         return factor, min(least, max(1, factor - 1))

@@ -138,7 +138,7 @@ class ReplicaDescriber:
             if topic is None or names[key[0]] == topic
         }
         calls = {}
-        for opened in self._set.members.opened():
+        for opened in self._set.members.open_members():
             own = [
                 place
                 for key, place in places.items()
@@ -169,7 +169,8 @@ class ReplicaDescriber:
                     measured += 1
                     short_replicas.setdefault(decided.leader, []).append((place, end))
         opened = {
-            opened.node: opened.directory.log_directory for opened in self._set.members.opened()
+            opened.node: opened.directory.log_directory
+            for opened in self._set.members.open_members()
         }
         calls = {
             node: partial(directory_view.missing, opened[node], own)
@@ -211,7 +212,7 @@ class ReplicaDescriber:
             for node, answer in observed.answers.items()
             if isinstance(answer, Observation)
         }
-        paths = {opened.node: str(opened.path) for opened in self._set.members.opened()}
+        paths = {opened.node: str(opened.path) for opened in self._set.members.open_members()}
         descriptions = []
         for node, registered in sorted(state.nodes.items()):
             kind, reason, since_ms = self._state_of(members.get(node), node, observed)
@@ -256,13 +257,13 @@ class ReplicaDescriber:
         if observed.is_foreign(node):
             reason = "it was written without the set, or another copy of it is in its place"
             return "foreign", reason, None
-        if not member.usable(system.boot_ns()):
+        if not member.is_usable(system.boot_ns()):
             return "failed", member.problem, member.since_ms or None
         kind = "live" if observed.state.nodes[node].replicas else "witness"
         if observed.is_unregistered(node):
             reason = "it was not closed in order, and a majority has not registered it since"
             return kind, reason, None
-        return kind, self._set.directories.damage(node), None
+        return kind, self._set.directories.damage_of(node), None
 
 
 # ---- partitions ----------------------------------------------------------------------------------
@@ -321,7 +322,7 @@ def _describe_partition(
         decided.elr,
         decided.adding,
         decided.removing,
-        state.required(decided, least_default),
+        state.required_size(decided, least_default),
         leader.high_watermark if leader is not None else max(high_watermarks, default=None),
         tuple(copies),
         is_internal(place.topic),

@@ -90,7 +90,7 @@ class ReplicaHousekeeper(Housekeeper):
             self._close(each)
 
     def _close(self, jobs: DirectoryJobs) -> None:
-        lane = self._set.members.workers.of(jobs.path).jobs
+        lane = self._set.members.workers.worker_of(jobs.path).jobs
         if lane.is_busy:
             lane.finish(jobs.close, JOBS_NS)
         else:
@@ -115,11 +115,11 @@ class ReplicaHousekeeper(Housekeeper):
             directories = self._engine.directories
             for gone in set(self._by_directory).difference(directories):
                 self._close(self._by_directory.pop(gone))
-            usable = [each for each in directories if self._set.members.failure(each) is None]
+            usable = [each for each in directories if self._set.members.failure_of(each) is None]
             for each in usable:
                 if each not in self._by_directory:
                     with self._of_directory():
-                        lane = self._set.members.workers.of(each.path).jobs
+                        lane = self._set.members.workers.worker_of(each.path).jobs
                         lane.run(partial(self._make_jobs, each))
             found = [self._by_directory[each] for each in usable if each in self._by_directory]
             self.jobs = found[0] if found else self.jobs
@@ -161,7 +161,7 @@ class ReplicaHousekeeper(Housekeeper):
             self._set.members.tend()
         for at, jobs in enumerate(self._current()):
             with jobs.reported("a round"):
-                lane = self._set.members.workers.of(jobs.path).jobs
+                lane = self._set.members.workers.worker_of(jobs.path).jobs
                 if not lane.is_busy:
                     lane.finish(partial(self._tick, jobs), JOBS_NS)
                 if at == 0:
@@ -239,7 +239,7 @@ class ReplicaHousekeeper(Housekeeper):
         state = self._set.decisions.hint()
         self._copy_ns = files.deadline_after(self._wait_ms / 1000)
         places = (
-            [each.place for each in self._set.used() if not each.is_copied()]
+            [each.place for each in self._set.used_replicas() if not each.is_copied()]
             if used_only
             else list(state.partitions)
         )
@@ -276,7 +276,7 @@ class ReplicaHousekeeper(Housekeeper):
             return "partitions without a leader", problem
         directories = self._set.directories
         node = directories.blame(problem, missing=True)
-        gone = None if node is None else directories.missing(node)
+        gone = None if node is None else directories.loss_of(node)
         return (what, problem) if gone is None else (f"node {node}", gone)
 
     def by_hand(self, deadline_ns: int, work: Work) -> None:

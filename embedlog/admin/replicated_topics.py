@@ -133,7 +133,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
         check_name(name)
         topic_id = self._topic_id(name)
         count = topics._check_count(total_count)
-        self._set.decide(lambda state: CreatePartitions(topic_id, count, self._set.live()))
+        self._set.decide(lambda state: CreatePartitions(topic_id, count, self._set.live_nodes()))
 
     def alter(
         self, name: str, config: Mapping[str, Any] | None = None, **settings: Unpack[TopicOptions]
@@ -154,7 +154,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
         } | dict(new)
 
         def event(state: State) -> Event:
-            return SetConfig(name, changes, seen=self._set.observed(state))
+            return SetConfig(name, changes, seen=self._set.observe_replicas(state))
 
         topic_id = self._topic_id(name)
         state = self._set.decide(event)
@@ -163,7 +163,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
             if len(each.isr) < len(each.replicas):
                 self._set.replicas((topic_id, each.number), name).begin(self._set.deadline())
         self._set.assignments.clear()  # the directories note the settings
-        for opened in self._set.members.opened():
+        for opened in self._set.members.open_members():
             led = [
                 each.number for each in state.partitions_of(topic_id) if each.leader == opened.node
             ]
@@ -188,9 +188,9 @@ class ReplicatedTopicAdmin(TopicAdmin):
         starts = {
             tp: partition.delete_records(offset) for tp, (partition, offset) in targets.items()
         }
-        for opened in self._set.members.opened():
+        for opened in self._set.members.open_members():
             try:
-                self._set.members.workers.at(
+                self._set.members.workers.run_at(
                     opened.path, partial(opened.directory.note_starts, starts)
                 )
             except EmbedlogError as problem:
@@ -200,4 +200,4 @@ class ReplicatedTopicAdmin(TopicAdmin):
 
     def _topic_id(self, name: str) -> UUID:
         self._set.topics.refresh()
-        return self._set.topics.identified(name)[1]
+        return self._set.topics.topic_with_id(name)[1]

@@ -35,7 +35,7 @@ def test_the_states_of_a_partition_from_its_decision_to_its_deletion(tmp_path: P
     with opened(tmp_path) as log:
         replicas = cast("ReplicatedEngine", log._engine).set
         replicas.decide(
-            lambda state: CreateTopic("t", topic_id, replicas.live(), assignment=((1, 2),))
+            lambda state: CreateTopic("t", topic_id, replicas.live_nodes(), assignment=((1, 2),))
         )
         assert shown(log) == ("NewPartition", {1: "NewReplica", 2: "NewReplica"}), (
             "decided, and not installed"

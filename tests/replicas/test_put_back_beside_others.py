@@ -66,7 +66,7 @@ def waiting_inside(root: Path, node: int, patch: pytest.MonkeyPatch) -> Iterator
     if child == 0:
         enter = member_directories.enter
 
-        def enter_and_wait(make: Any, path: Path, **options: Any) -> member_directories.Opened:
+        def enter_and_wait(make: Any, path: Path, **options: Any) -> member_directories.OpenMember:
             result = enter(make, path, **options)
             if path.name == f"d{node}":
                 os.write(enter_done, b"x")

@@ -12,7 +12,7 @@ import pytest
 from embedlog.errors import NotEnoughDirectoriesError, ReplicaSetError
 from embedlog.replicas.members import membership, registration, set_up
 from embedlog.replicas.members.membership import Membership, check_set
-from embedlog.replicas.members.registration import Entered, Opening
+from embedlog.replicas.members.registration import EnteredDirectory, Opening
 from embedlog.replicas.rules.events import Found
 from embedlog.replicas.rules.state import State
 from embedlog.storage import files
@@ -38,7 +38,7 @@ def set_of(root: Path) -> Path:
     return made(root)
 
 
-def entered(root: Path, node: int, **facts: object) -> Entered:
+def entered(root: Path, node: int, **facts: object) -> EnteredDirectory:
     """A process opens a directory: by default the only one, after an orderly close."""
     path = root / f"d{node}"
     found = found_in(root, node)
@@ -56,7 +56,7 @@ def entered(root: Path, node: int, **facts: object) -> Entered:
     return result
 
 
-def registered(root: Path, *every: Entered) -> State:
+def registered(root: Path, *every: EnteredDirectory) -> State:
     with Process(root, cluster=found_in(root, 1).cluster_id) as process:
         return registration.register(process.log, every, deadline_ns=later())
 
@@ -218,7 +218,7 @@ def test_a_copy_that_was_closed_in_order_continues_after_a_crash_before_its_regi
 def test_replica_19_a_directory_that_was_written_alone_is_a_stranger(tmp_path: Path) -> None:
     state = begun(tmp_path)
     set_up.enter_alone(tmp_path / "d1", alone=True, deadline_ns=later())
-    shown = registration.in_file(tmp_path / "d1", found_in(tmp_path, 1))
+    shown = registration.entry_in_file(tmp_path / "d1", found_in(tmp_path, 1))
     assert "without the set" in registration.strangeness(shown, state), (
         "its file shows that to every process"
     )

@@ -150,7 +150,7 @@ class World:
 
     def append(self) -> None:
         """To any page that leads, also to one that another leader has replaced."""
-        required = self.state.required(self.partition)
+        required = self.state.required_size(self.partition)
         leading = [
             each
             for each in self.directories.values()
@@ -191,7 +191,11 @@ class World:
     def measure(self) -> None:
         each = self.directories[self.rng.choice(NODES)]
         members = [self.directories[node] for node in each.maximal]
-        if not each.leads or each.away or len(each.settled) < self.state.required(self.partition):
+        if (
+            not each.leads
+            or each.away
+            or len(each.settled) < self.state.required_size(self.partition)
+        ):
             return
         if all(member.epoch == each.epoch and not member.away for member in members):
             each.high = max(each.high, min(len(member.log) for member in members))

@@ -25,7 +25,7 @@ from uuid import UUID
 from embedlog.errors import DirectoryInUseError, ReplicaSetError
 from embedlog.replicas.members import membership as members
 from embedlog.replicas.members import set_up
-from embedlog.replicas.members.membership import Found, Member, Membership
+from embedlog.replicas.members.membership import FoundDirectory, Member, Membership
 from embedlog.replicas.members.set_directory import SetDirectory
 from embedlog.replicas.rules.events import HeldTopic
 from embedlog.replicas.rules.records import LOG
@@ -56,7 +56,7 @@ def prepare(directory: LogDirectory, new: Path, rack: str | None) -> None:
     if files.lstat(new) is not None:
         location.enter(new, read_only=False, create=False, mode=directory.config.file_mode)
     check_new(
-        members.found_in(new), ensure_meta(directory.path, directory.config.file_mode).cluster_id
+        members.inspect(new), ensure_meta(directory.path, directory.config.file_mode).cluster_id
     )
     directory.directory.check_only_process()
     directory.refresh_topics()
@@ -90,7 +90,7 @@ def held_topics(directory: LogDirectory) -> tuple[HeldTopic, ...]:
     """The topics of an open directory, for the first decision of its set. Raises ReplicaSetError,
     StorageError.
     """
-    found = []
+    topics = []
     for topic in directory.registry.all():
         if topic.name == LOG or not topic.finished:
             continue
@@ -101,33 +101,31 @@ def held_topics(directory: LogDirectory) -> tuple[HeldTopic, ...]:
                 found=str(list(topic.here))[:100],
                 paths=[os.fspath(directory.path)],
             )
-        places = [
-            directory.path / file_names.partition_name(topic.name, number) for number in topic.here
-        ]
-        epochs = tuple(
-            checkpoints.read_epochs(path / file_names.EPOCHS).latest_epoch + 1 for path in places
-        )
-        found.append(HeldTopic(topic.name, UUID(bytes=topic.id_bytes), epochs, dict(topic.config)))
-    return tuple(found)
+        epochs = list[int]()
+        for number in topic.here:
+            path = directory.path / file_names.partition_name(topic.name, number)
+            epochs.append(checkpoints.read_epochs(path / file_names.EPOCHS).latest_epoch + 1)
+        topic_id = UUID(bytes=topic.id_bytes)
+        topics.append(HeldTopic(topic.name, topic_id, tuple(epochs), dict(topic.config)))
+    return tuple(topics)
 
 
-def check_new(found: Found, cluster_id: str) -> None:
+def check_new(directory: FoundDirectory, cluster_id: str) -> None:
     """Check that a directory can be added to the set with this cluster id: it is empty, unused, and
     of no other set.
     """
-    path = found.path
-    if found.problem is not None:
-        raise found.problem
+    path = directory.path
+    if directory.problem is not None:
+        raise directory.problem
     if set_up.is_used(path):
         raise DirectoryInUseError("processes use the directory", path=path)
-    ids = {
-        each.cluster_id
-        for each in (found.meta, found.membership)
-        if each is not None and each.cluster_id
-    }
-    if found.membership is not None and (
-        ids != {cluster_id} or found.membership.registered_id is not None
-    ):
+    membership = directory.membership
+    ids = set[str]()
+    if directory.meta is not None and directory.meta.cluster_id:
+        ids.add(directory.meta.cluster_id)
+    if membership is not None and membership.cluster_id:
+        ids.add(membership.cluster_id)
+    if membership is not None and (ids != {cluster_id} or membership.registered_id is not None):
         raise ReplicaSetError(
             "the directory belongs to another set, or has left this one: add an empty directory",
             path=path,
@@ -137,7 +135,7 @@ def check_new(found: Found, cluster_id: str) -> None:
         )
     names = files.directories(path) if files.is_directory(path) else ()
     partitions = [name for name in names if file_names.parse_partition_name(name)]
-    if partitions and found.membership is None:
+    if partitions and membership is None:
         raise ReplicaSetError(
             "the directory is a log of its own: add an empty directory",
             path=path,

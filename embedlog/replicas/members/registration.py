@@ -91,7 +91,7 @@ class Opening(NamedTuple):
     created_ns: int | None = None
 
 
-class Entered(NamedTuple):
+class EnteredDirectory(NamedTuple):
     """A directory of the set that this process has opened, and the registration id before a new one
     was drawn.
 
@@ -118,61 +118,62 @@ class Entered(NamedTuple):
         return None not in (recorded, self.created_ns) and recorded != self.created_ns
 
 
-def _is_fresh(opening: Opening, found: Membership) -> bool:
+def _is_fresh(opening: Opening, membership: Membership) -> bool:
     """Whether no process was in the directory since an orderly close that names its
     registration.
     """
-    unused = not (opening.visited or found.alone or found.replaces)
-    kept = opening.clean and unused and opening.mark_epoch == found.broker_epoch
-    return opening.first and kept and found.registration_id == found.registered_id
+    is_unused = not (opening.visited or membership.alone or membership.replaces)
+    has_its_mark = opening.clean and is_unused and opening.mark_epoch == membership.broker_epoch
+    is_registered = membership.registration_id == membership.registered_id
+    return opening.first and has_its_mark and is_registered
 
 
 def stand_for(opening: Opening, mode: int = 0o666) -> None:
     """Let a copy that was closed in order stand for its directory. REQUIRES the open lock, and that
     the clean mark is not removed yet: the first opening may be killed after that.
     """
-    found = members.read(opening.path)
-    if found is not None and _is_fresh(opening, found):
-        born = found.born(opening.created_ns)
-        if born != found:
-            members.write(opening.path, born, mode)
+    membership = members.read(opening.path)
+    if membership is not None and _is_fresh(opening, membership):
+        present = membership.with_birth(opening.created_ns)
+        if present != membership:
+            members.write(opening.path, present, mode)
 
 
-def enter(opening: Opening, mode: int = 0o666) -> Entered | None:
+def enter(opening: Opening, mode: int = 0o666) -> EnteredDirectory | None:
     """Keep the registration id of a directory that is being opened, or draw a new one; None if it
     belongs to no set.
 
     REQUIRES the open lock of the directory.
     """
-    found = members.read(opening.path)
-    if found is None:
+    membership = members.read(opening.path)
+    if membership is None:
         return None
-    fresh = _is_fresh(opening, found)
-    own = found
+    fresh = _is_fresh(opening, membership)
+    own = membership
     if opening.first:
         own = set_up.begin_opening(
             opening.path,
-            found,
+            membership,
             mode,
             fresh=fresh,
             created_ns=opening.created_ns,
             alone=opening.visited,
         )
-    return Entered(
+    return EnteredDirectory(
         opening.path,
         own,
-        found.registration_id,
+        membership.registration_id,
         fresh=fresh,
         first=opening.first,
         created_ns=opening.created_ns,
     )
 
 
-def strangeness(entered: Entered, state: State) -> str:
+def strangeness(entered: EnteredDirectory, state: State) -> str:
     """The reason for which a directory does not continue in a state of the decision log; empty if
     it continues.
 
-    Without the opening that a process has entered, as `in_file` makes it, it may miss a copy that
+    Without the opening that a process has entered, as `entry_in_file` makes it, it may miss a copy that
     was made while processes used the original.
     """
     own = entered.membership
@@ -181,50 +182,52 @@ def strangeness(entered: Entered, state: State) -> str:
         return ""
     if own.replaces:
         return _reason_to_give_way(entered, registered)
-    same = registered.incarnation == own.registration_id
-    if same and own.openings and registered.opening == own.openings[-1]:
+    is_registered = registered.incarnation == own.registration_id
+    if is_registered and own.openings and registered.opening == own.openings[-1]:
         return ""  # it was registered since it was entered
     if own.alone:
         return "it was written without the set, by alone=True or by a broker"
     if registered.opening is not None:
-        known = registered.opening in own.openings
-    elif same:  # a set of an earlier version has no ids of openings
-        known = own.broker_epoch == registered.broker_epoch or (
+        continues = registered.opening in own.openings
+    elif is_registered:  # a set of an earlier version has no ids of openings
+        continues = own.broker_epoch == registered.broker_epoch or (
             own.broker_epoch < registered.broker_epoch and not entered.fresh
         )
     else:
-        known = registered.incarnation in (entered.previous_id, own.registered_id)
-    if not known:
+        continues = registered.incarnation in (entered.previous_id, own.registered_id)
+    if not continues:
         return "it was put back to an earlier copy, or is of another copy of the set"
-    return (
-        ""
-        if same or not entered.is_copy(registered.opening)
-        else "it was copied while processes used the original, or after a crash"
-    )
+    if not is_registered and entered.is_copy(registered.opening):
+        return "it was copied while processes used the original, or after a crash"
+    return ""
 
 
-def _reason_to_give_way(prepared: Entered, registered: RegisterBroker) -> str:
+def _reason_to_give_way(prepared: EnteredDirectory, registered: RegisterBroker) -> str:
     """The reason for which a prepared directory replaces nothing; empty if no process uses the
     registered directory.
     """
     path = Path(registered.path)
-    if registered.opening in prepared.membership.openings or members.is_same(path, prepared.path):
+    if registered.opening in prepared.membership.openings or members.is_same_directory(
+        path, prepared.path
+    ):
         return ""
     try:
-        found = members.read(path)
-        is_registered = found is not None and found.registration_id == registered.incarnation
+        own = members.read(path)
+        is_registered = own is not None and own.registration_id == registered.incarnation
         is_in_use = is_registered and set_up.is_used(path)
     except EmbedlogError:  # it is lost
         return ""
-    return f"a process uses the directory that it replaces, {path}" if is_in_use else ""
+    if not is_in_use:
+        return ""
+    return f"a process uses the directory that it replaces, {path}"
 
 
-def in_file(path: Path, own: Membership) -> Entered:
+def entry_in_file(path: Path, own: Membership) -> EnteredDirectory:
     """A directory as its file of members shows it, for `strangeness`."""
-    return Entered(path, own, own.registration_id, first=False)
+    return EnteredDirectory(path, own, own.registration_id, first=False)
 
 
-def found_state(entered: Entered, state: State) -> Found:
+def found_state(entered: EnteredDirectory, state: State) -> Found:
     """How a registered directory that continues was found. REQUIRES a state that is no hint."""
     own = entered.membership
     registered = state.nodes[entered.membership.node]
@@ -232,7 +235,9 @@ def found_state(entered: Entered, state: State) -> Found:
     begins = own.replaces and registered.opening not in own.openings
     if not is_registered and (begins or entered.restored or strangeness(entered, state)):
         return Found.FOREIGN
-    return Found.COMPLETE if own.registration_id == registered.incarnation else Found.CRASHED
+    if own.registration_id == registered.incarnation:
+        return Found.COMPLETE
+    return Found.CRASHED
 
 
 def is_judged(state: State) -> bool:
@@ -242,14 +247,14 @@ def is_judged(state: State) -> bool:
 
 def register(
     log: DecisionLog,
-    entered: Sequence[Entered],
+    entered: Sequence[EnteredDirectory],
     *,
     observe: Observe = lambda state: {},
     held: tuple[HeldTopic, ...] = (),
     deadline_ns: int,
     mode: int = 0o666,
     opened: Iterable[Path] = (),
-    at: Call = call_here,
+    run_at: Call = call_here,
 ) -> State:
     """Register these directories by one decision, and record it in each of them; the state after
     it.
@@ -258,47 +263,46 @@ def register(
 
     The first decision of a set adds all its members. A prepared directory that the log does not
     have is added. `observe` has the replicas of partitions, `held` the topics of the only directory
-    of a new set. `at` makes the calls about one directory. Raises ReplicaSetError for a directory
+    of a new set. `run_at` makes the calls about one directory. Raises ReplicaSetError for a directory
     of another set, StrangerFound, NotEnoughDirectoriesError.
     """
-    found: dict[int, Found] = {}
-    for each in entered:
-        at(each.path, partial(each.outcome, False))
+    conditions: dict[int, Found] = {}  # by node, as the decision saw them
+    for directory in entered:
+        run_at(directory.path, partial(directory.outcome, False))
     steps = [
-        _step(each, entered, observe, held, found)
-        for each in sorted(entered, key=lambda each: each.membership.node)
+        _step_of(directory, entered, observe, held, conditions)
+        for directory in sorted(entered, key=lambda directory: directory.membership.node)
     ]
-    nodes = ", ".join(str(each.membership.node) for each in entered)
-    state = log.decide_all(
-        steps, deadline_ns, reason=f"registration of the directories {nodes}"
-    ).state
-    for each in entered:
-        if found.get(each.membership.node) is Found.FOREIGN and not each.membership.replaces:
-            text = (
-                "the set begins from the given copies"
-                if each.restored
-                else "the only directory of the set is used as it is"
-            )
-            logger.warning("%s: %s, node %d", text, each.path, each.membership.node)
+    nodes = ", ".join(str(directory.membership.node) for directory in entered)
+    decision = log.decide_all(steps, deadline_ns, reason=f"registration of the directories {nodes}")
+    state = decision.state
+    for directory in entered:
+        own = directory.membership
+        if conditions.get(own.node) is Found.FOREIGN and not own.replaces:
+            if directory.restored:
+                text = "the set begins from the given copies"
+            else:
+                text = "the only directory of the set is used as it is"
+            logger.warning("%s: %s, node %d", text, directory.path, own.node)
         # of a directory that hangs since: its next registration repeats it
         with contextlib.suppress(StorageError):
-            at(each.path, partial(_note_outcome, each, state, deadline_ns, mode))
-    record_changes(opened, state, deadline_ns=deadline_ns, mode=mode, at=at)
+            run_at(directory.path, partial(_note_outcome, directory, state, deadline_ns, mode))
+    record_changes(opened, state, deadline_ns=deadline_ns, mode=mode, run_at=run_at)
     return state
 
 
-def _note_outcome(each: Entered, state: State, deadline_ns: int, mode: int) -> None:
-    if note(each.path, state, deadline_ns=deadline_ns, mode=mode, entered=each):
-        each.outcome(True)
+def _note_outcome(entered: EnteredDirectory, state: State, deadline_ns: int, mode: int) -> None:
+    if try_to_record(entered.path, state, deadline_ns=deadline_ns, mode=mode, entered=entered):
+        entered.outcome(True)
 
 
-def note(
+def try_to_record(
     directory: Path,
     state: State,
     *,
     deadline_ns: int,
     mode: int = 0o666,
-    entered: Entered | None = None,
+    entered: EnteredDirectory | None = None,
 ) -> bool:
     """As `record`; a failure is logged, and False. The next registration of the directory repeats
     it.
@@ -306,8 +310,8 @@ def note(
     try:
         record(directory, state, deadline_ns=deadline_ns, mode=mode, entered=entered)
     except EmbedlogError as problem:
-        what = f"the members of the set are not recorded in {directory}"
-        _logging.report(logger, logging.WARNING, (directory, "members"), what, problem)
+        text = f"the members of the set are not recorded in {directory}"
+        _logging.report(logger, logging.WARNING, (directory, "members"), text, problem)
         return False
     return True
 
@@ -318,26 +322,31 @@ def record(
     *,
     deadline_ns: int,
     mode: int = 0o666,
-    entered: Entered | None = None,
+    entered: EnteredDirectory | None = None,
 ) -> Membership | None:
     """Update the members that a directory has recorded; None if it belongs to no set.
 
     `entered`: the opening of the directory, whose birth time is recorded.
     """
     with open_locks([directory], deadline_ns, mode):
-        found = members.read(directory)
-        if found is None or found.node not in state.nodes:
-            return found
-        own = state.nodes[found.node]
-        new = found._replace(members=members_of(state, found), cluster_generation=state.generation)
-        if own.incarnation == found.registration_id:
+        own = members.read(directory)
+        if own is None or own.node not in state.nodes:
+            return own
+        registered = state.nodes[own.node]
+        new = own._replace(members=members_of(state, own), cluster_generation=state.generation)
+        if registered.incarnation == own.registration_id:
             new = new._replace(
-                registered_id=own.incarnation, broker_epoch=own.broker_epoch, alone=False
+                registered_id=registered.incarnation,
+                broker_epoch=registered.broker_epoch,
+                alone=False,
+                replaces=False,
             )
-            new = new._replace(replaces=False)
-            new = new.since_opening(own.opening)
-            new = new if entered is None else new._replace(created_ns=entered.created_ns)
-        return found if new == found else members.write(directory, new, mode)
+            new = new.since_opening(registered.opening)
+            if entered is not None:
+                new = new._replace(created_ns=entered.created_ns)
+        if new == own:
+            return own
+        return members.write(directory, new, mode)
 
 
 def record_changes(
@@ -346,96 +355,99 @@ def record_changes(
     *,
     deadline_ns: int,
     mode: int = 0o666,
-    at: Call = call_here,
+    run_at: Call = call_here,
 ) -> None:
     """Update the members in open directories where they differ. One that fails is updated by its
     next registration.
     """
 
     def record_in(directory: Path) -> None:
-        found = members.read(directory)
-        if found is not None and (members_of(state, found), state.generation) != (
-            found.members,
-            found.cluster_generation,
-        ):
-            note(directory, state, deadline_ns=deadline_ns, mode=mode)
+        own = members.read(directory)
+        if own is None:
+            return
+        recorded = (own.members, own.cluster_generation)
+        if recorded != (members_of(state, own), state.generation):
+            try_to_record(directory, state, deadline_ns=deadline_ns, mode=mode)
 
-    for each in directories:
+    for directory in directories:
         with contextlib.suppress(EmbedlogError):
-            at(each, partial(record_in, each))
+            run_at(directory, partial(record_in, directory))
 
 
-def _step(
-    each: Entered,
-    entered: Sequence[Entered],
+def _step_of(
+    directory: EnteredDirectory,
+    entered: Sequence[EnteredDirectory],
     observe: Observe,
     held: tuple[HeldTopic, ...],
-    noted: dict[int, Found],
+    conditions: dict[int, Found],
 ) -> MakeEvent:
-    own = each.membership
-    directory = UUID(bytes=id_bytes(own.own.directory_id))
-    rack = own.own.rack
-    path = str(each.path)
+    """What registers one directory in a state; its condition there is added to `conditions`."""
+    membership = directory.membership
+    member = membership.own
+    directory_id = UUID(bytes=id_bytes(member.directory_id))
 
     def make_event(state: State, offset: int) -> Event:
-        # A stop after a forced retirement may leave the earlier generation in a directory that the
-        # decision log has.
-        generation = (
-            max(own.cluster_generation, state.generation)
-            if own.node in state.nodes
-            else own.cluster_generation
-        )
+        generation = membership.cluster_generation
+        if membership.node in state.nodes:
+            # A stop after a forced retirement may leave the earlier generation in a directory that
+            # the decision log has.
+            generation = max(generation, state.generation)
         identity = Identity(
-            own.node,
-            own.cluster_id,
-            directory,
-            own.registration_id,
-            path,
-            rack,
-            generation,
-            own.openings,
+            node=membership.node,
+            cluster_id=membership.cluster_id,
+            directory=directory_id,
+            incarnation=membership.registration_id,
+            path=str(directory.path),
+            rack=member.rack,
+            generation=generation,
+            openings=membership.openings,
         )
-        if is_judged(state) and strangeness(each, state):
+        if is_judged(state) and strangeness(directory, state):
             raise StrangerFound
-        if own.node in state.nodes:
-            found = noted[own.node] = found_state(each, state)
-            seen = {} if found is Found.COMPLETE else observe(state)
-            return Register(identity, found, offset, fresh=each.fresh, seen=seen)
+        if membership.node in state.nodes:
+            condition = found_state(directory, state)
+            conditions[membership.node] = condition
+            seen = {} if condition is Found.COMPLETE else observe(state)
+            return Register(identity, condition, offset, fresh=directory.fresh, seen=seen)
         if not state.nodes:
-            _check_complete(own, entered)
+            _check_complete(membership, entered)
         return Add(
-            identity, offset, own.own.voter, own.own.replicas, held=() if state.nodes else held
+            identity,
+            offset,
+            voter=member.voter,
+            replicas=member.replicas,
+            held=() if state.nodes else held,
         )
 
     return make_event
 
 
-def _check_complete(own: Membership, entered: Sequence[Entered]) -> None:
+def _check_complete(own: Membership, entered: Sequence[EnteredDirectory]) -> None:
     """The first decision has all planned members. Raises NotEnoughDirectoriesError."""
-    here = {each.membership.node for each in entered}
-    away = {member.path: "it is not open" for member in own.members if member.node not in here}
+    opened = {directory.membership.node for directory in entered}
+    away = {member.path: "it is not open" for member in own.members if member.node not in opened}
     if away:
         planned = [member.node for member in own.members]
         raise NotEnoughDirectoriesError(
             "a new set begins with all of its directories",
-            reached=sorted(here),
+            reached=sorted(opened),
             voters=planned,
             away=away,
         )
 
 
-def members_of(state: State, known: Membership) -> tuple[Member, ...]:
-    """The registered members, with the unknown fields of their entries."""
-    others = {member.node: member.others for member in known.members}
+def members_of(state: State, recorded: Membership) -> tuple[Member, ...]:
+    """The registered members, with the unknown fields of their recorded entries."""
+    others = {member.node: member.others for member in recorded.members}
     return tuple(
         Member(
             node,
-            id_text(each.directory.bytes),
-            each.path,
-            each.rack,
-            each.voter,
-            each.replicas,
-            others.get(node, {}),
+            id_text(registered.directory.bytes),
+            registered.path,
+            rack=registered.rack,
+            voter=registered.voter,
+            replicas=registered.replicas,
+            others=others.get(node, {}),
         )
-        for node, each in sorted(state.nodes.items())
+        for node, registered in sorted(state.nodes.items())
     )

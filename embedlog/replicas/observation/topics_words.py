@@ -21,7 +21,7 @@ def version(words: Iterable[int]) -> int:
     return joined << 1 | odd
 
 
-def followed(pages: Sequence[system.Page], seen: int) -> list[tuple[system.Page, int]]:
+def followed_pages(pages: Sequence[system.Page], seen: int) -> list[tuple[system.Page, int]]:
     """The pages, each with its topics word in a version; NOT_FOLLOWED is that of each."""
     mask = (1 << WORD_BITS) - 1
     return [

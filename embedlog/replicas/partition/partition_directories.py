@@ -139,7 +139,7 @@ class PartitionDirectories:
 
     def making(self, node: int) -> Make:
         """What makes calls that change the replica of a node."""
-        return self._directories.making(node)
+        return self._directories.maker_of(node)
 
     def lock_deadline(self, deadline_ns: int) -> int:
         """The time until which one lock is waited for."""
@@ -169,7 +169,7 @@ class PartitionDirectories:
     def usable(self, node: int) -> OpenDirectory | None:
         """The directory of a node if this process uses its replica now, otherwise None."""
         damage = self.damaged.get(node)
-        return None if damage is not None and damage.rests() else self._directories.get(node)
+        return None if damage is not None and damage.is_resting() else self._directories.get(node)
 
     def is_open(self, node: int) -> bool:
         """Whether the directory of a node is usable, although the replica in it may be damaged."""
@@ -225,13 +225,13 @@ class PartitionDirectories:
         ):
             return directory.replica(self._place, self.topic, self._decisions.hint)
         opened = partial(directory.replica, self._place, self.topic, self._decisions.hint)
-        return self._directories.at(member.node, opened, slow=True)
+        return self._directories.run_at(member.node, opened, slow=True)
 
     def _loaded(self, member: OpenDirectory) -> Partition:
         """The replica, with its files loaded in the thread of its directory."""
         partition = self._partition(member)
         if partition.mapped_page is None:
-            self._directories.at(member.node, partition.published, slow=True)
+            self._directories.run_at(member.node, partition.published, slow=True)
         return partition
 
     def learn(self, decided: Decided) -> None:
@@ -302,7 +302,7 @@ class PartitionDirectories:
             raise problem
         decided = self.decided(self._decisions.hint())
         absent = isinstance(problem, UnknownTopicOrPartitionError) or self._is_missing_file(problem)
-        gone = self._directories.missing(node) if absent else None
+        gone = self._directories.loss_of(node) if absent else None
         problem = gone or problem
         if (
             isinstance(problem, CorruptRecordError)
@@ -343,7 +343,7 @@ class PartitionDirectories:
         """Use another replica for a while: the rest of the directory stays in use
         (PARTITIONDIRECTORY-2).
         """
-        self.damaged.setdefault(node, Damage()).found()
+        self.damaged.setdefault(node, Damage()).note()
         self._directories.note_damage(node, self.name, problem)
         what = f"{self.name}: the replica of node {node} is damaged"
         _logging.report(

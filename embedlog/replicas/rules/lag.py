@@ -21,14 +21,14 @@ class CaughtUp(NamedTuple):
     leader_end: int  # the leader's log end at that look
 
 
-def begun(leader_end: int, now: int) -> CaughtUp:
+def begin(leader_end: int, now: int) -> CaughtUp:
     """A follower about which nothing is known: its time begins now, as for a new leader in
     Kafka.
     """
     return CaughtUp(now, now, leader_end)
 
 
-def observed(before: CaughtUp, follower_end: int, leader_end: int, now: int) -> CaughtUp:
+def observe(before: CaughtUp, follower_end: int, leader_end: int, now: int) -> CaughtUp:
     """The state after a look."""
     last = before.last
     if follower_end >= leader_end:
@@ -38,6 +38,6 @@ def observed(before: CaughtUp, follower_end: int, leader_end: int, now: int) -> 
     return CaughtUp(last, now, leader_end)
 
 
-def is_late(found: CaughtUp, follower_end: int, leader_end: int, now: int, limit: int) -> bool:
+def is_late(caught_up: CaughtUp, follower_end: int, leader_end: int, now: int, limit: int) -> bool:
     """Whether the follower must leave the ISR."""
-    return follower_end != leader_end and now - found.last > limit
+    return follower_end != leader_end and now - caught_up.last > limit

@@ -70,66 +70,64 @@ class State:
     @property
     def voters(self) -> tuple[int, ...]:
         """The nodes of which a majority decides."""
-        return tuple(sorted(node for node, each in self.nodes.items() if each.voter))
+        return tuple(sorted(node for node, member in self.nodes.items() if member.voter))
 
     @property
     def generation(self) -> int:
         """The generation of the set."""
-        return max((each.generation for each in self.nodes.values()), default=0)
+        return max((member.generation for member in self.nodes.values()), default=0)
 
-    def usable(self) -> dict[int, str | None]:
+    def usable_racks(self) -> dict[int, str | None]:
         """The nodes that take replicas, with their racks."""
         return {
-            node: each.rack
-            for node, each in sorted(self.nodes.items())
-            if each.replicas and not each.leaving
+            node: member.rack
+            for node, member in sorted(self.nodes.items())
+            if member.replicas and not member.leaving
         }
 
     def partitions_of(self, topic_id: UUID) -> list[Partition]:
         """The partitions of a topic by number."""
-        found = [each for (topic, _), each in self.partitions.items() if topic == topic_id]
-        return sorted(found, key=lambda partition: partition.number)
+        partitions = [
+            partition for partition in self.partitions.values() if partition.topic_id == topic_id
+        ]
+        return sorted(partitions, key=lambda partition: partition.number)
 
     def config(self, topic: str) -> TopicConfig:
         """The settings of a topic that decisions depend on. Raises ConfigError for a stored value
         out of range.
         """
-        values = (
-            (name, self.settings.get((TOPIC, topic, name), self.settings.get((NODE, "", name))))
-            for name in _DECISIVE
-        )
-        return _parsed(tuple((name, value) for name, value in values if value is not None))
+        decided = list[tuple[str, str]]()
+        for name in _DECISIVE:
+            value = self.settings.get((TOPIC, topic, name), self.settings.get((NODE, "", name)))
+            if value is not None:
+                decided.append((name, value))
+        return _parse(tuple(decided))
 
-    def required(self, partition: Partition, default: int = 1) -> int:
+    def required_size(self, partition: Partition, default: int = 1) -> int:
         """The size of the ISR from which records are committed: `min.insync.replicas`, at most the
         number of replicas.
 
         `default`: that of a process, for its own appends to a topic without a decided value.
         """
         topic = self.topics.get(partition.topic_id)
-        decided = topic is not None and self._decides(topic.name, LEAST)
-        least = (
-            self.config(topic.name).min_insync_replicas
-            if topic is not None and decided
-            else default
-        )
+        least = default
+        if topic is not None and self._has_decision(topic.name, LEAST):
+            least = self.config(topic.name).min_insync_replicas
         return min(least, len(partition.replicas))
 
-    def unclean(self, topic: str) -> bool | None:
+    def allows_unclean(self, topic: str) -> bool | None:
         """Whether a replica outside the ISR may lead without a request, as decided for the topic;
         None without a decision.
         """
-        return (
-            self.config(topic).unclean_leader_election_enable
-            if self._decides(topic, UNCLEAN)
-            else None
-        )
+        if not self._has_decision(topic, UNCLEAN):
+            return None
+        return self.config(topic).unclean_leader_election_enable
 
-    def _decides(self, topic: str, name: str) -> bool:
+    def _has_decision(self, topic: str, name: str) -> bool:
         """Whether there is a decision about a setting of a topic, or about that of all topics."""
         return (TOPIC, topic, name) in self.settings or (NODE, "", name) in self.settings
 
-    def durable(self, partition: Partition) -> bool:
+    def is_durable(self, partition: Partition) -> bool:
         """Whether every record of the topic was synced before its acknowledgement, in each
         process.
         """
@@ -140,7 +138,7 @@ class State:
 
 
 @lru_cache(maxsize=256)
-def _parsed(settings: tuple[tuple[str, str], ...]) -> TopicConfig:
+def _parse(settings: tuple[tuple[str, str], ...]) -> TopicConfig:
     return parse(TopicConfig, dict(settings))
 
 
@@ -202,14 +200,16 @@ class Draft:
     def _remove(self, topic_id: UUID) -> None:
         topic = self._topics.pop(topic_id, None)
         self._partitions = {
-            place: each for place, each in self._partitions.items() if place[0] != topic_id
+            place: partition
+            for place, partition in self._partitions.items()
+            if partition.topic_id != topic_id
         }
         if topic is not None:
-            gone = (TOPIC, topic.name)
+            resource = (TOPIC, topic.name)
             self._settings = {
-                key: value for key, value in self._settings.items() if key[:2] != gone
+                key: value for key, value in self._settings.items() if key[:2] != resource
             }
-            self._original = {key for key in self._original if key[:2] != gone}
+            self._original = {key for key in self._original if key[:2] != resource}
 
     def state(self) -> State:
         """The state now. It must not be used after the next `apply`: both have the same
@@ -261,7 +261,9 @@ def partition_state(
         return PartitionState.NON_EXISTENT
     if not installed:
         return PartitionState.NEW
-    return PartitionState.ONLINE if serves(state, partition, seen) else PartitionState.OFFLINE
+    if serves(state, partition, seen):
+        return PartitionState.ONLINE
+    return PartitionState.OFFLINE
 
 
 def replica_state(
@@ -287,11 +289,11 @@ def serves(state: State, partition: Partition, seen: Observed) -> bool:
     """Whether the leader is complete, and its directory has the incarnation in which it was
     elected.
     """
-    complete = found(state, seen, partition.leader) is Found.COMPLETE
-    return complete and state.nodes[partition.leader].incarnation == partition.leader_incarnation
+    is_complete = observed_state(state, seen, partition.leader) is Found.COMPLETE
+    return is_complete and state.nodes[partition.leader].incarnation == partition.leader_incarnation
 
 
-def found(state: State, seen: Observed, node: int) -> Found:
+def observed_state(state: State, seen: Observed, node: int) -> Found:
     """The observed state of a node's replica, away if it was observed in another incarnation."""
     registered = state.nodes.get(node)
     replica = seen.get(node)
@@ -302,13 +304,16 @@ def found(state: State, seen: Observed, node: int) -> Found:
 
 def throttle_of(partition: Partition) -> int | None:
     """Bytes per second for the copies of a reassignment; None without a limit."""
-    found = dict(partition.others).get(_THROTTLE)
-    return int(_RATE.unpack(found)[0]) if found is not None and len(found) == _RATE.size else None
+    data = dict(partition.others).get(_THROTTLE)
+    if data is None or len(data) != _RATE.size:
+        return None
+    return int(_RATE.unpack(data)[0])
 
 
-def throttled(partition: Partition, throttle: int | None) -> Partition:
+def with_throttle(partition: Partition, throttle: int | None) -> Partition:
     """The partition with another limit."""
-    others = tuple(each for each in partition.others if each[0] != _THROTTLE)
+    fields = [(tag, data) for tag, data in partition.others if tag != _THROTTLE]
     if throttle is not None:
-        others = tuple(sorted((*others, (_THROTTLE, _RATE.pack(throttle)))))
-    return replace(partition, others=others)
+        fields.append((_THROTTLE, _RATE.pack(throttle)))
+        fields.sort()
+    return replace(partition, others=tuple(fields))

@@ -15,7 +15,7 @@ from embedlog.replicas.decisions.copy_renewal import Damage, damage_of
 from embedlog.replicas.rules.records import LOG
 
 if TYPE_CHECKING:
-    from embedlog.replicas.members.member_directories import Opened
+    from embedlog.replicas.members.member_directories import OpenMember
     from embedlog.replicas.members.set_members import SetMembers
 
 
@@ -28,7 +28,7 @@ class DecisionCopies:
     def differences(self) -> list[ReplicaDifference]:
         """The damage of each copy in a usable directory."""
         found = []
-        for opened in self._members.opened():
+        for opened in self._members.open_members():
             damage = self._damage(opened)
             if damage is not None:
                 path = damage.problem.path or opened.copy.partition.path
@@ -45,7 +45,7 @@ class DecisionCopies:
         NotEnoughDirectoriesError, LockTimeoutError, StorageError.
         """
         opened = next(
-            (each for each in self._members.opened() if each.node == difference.node), None
+            (each for each in self._members.open_members() if each.node == difference.node), None
         )
         damage = None if opened is None else self._damage(opened)
         if damage is None:
@@ -58,14 +58,14 @@ class DecisionCopies:
         self._members.renew_copy(difference.node, damage.problem)
         return RepairedReplica(LOG, 0, difference.node, sources[0], difference.path, 0, damage.end)
 
-    def _damage(self, opened: Opened) -> Damage | None:
+    def _damage(self, opened: OpenMember) -> Damage | None:
         """The damage of a copy. A directory that fails, or is missing, has none."""
         directories = self._members.directories
         if directories.get(opened.node) is None:
             return None
         try:
             found = damage_of(opened.copy)
-            problem = None if found is None else directories.missing(opened.node)
+            problem = None if found is None else directories.loss_of(opened.node)
         except StorageError as failure:
             found = None
             problem = failure

@@ -281,7 +281,7 @@ def repair_damaged(
     for node, damage in list(replicas.damaged.items()):
         if system.boot_ns() < damage.repair.next_ns() or not replicas.is_open(node):
             continue
-        damage.repair.made()
+        damage.repair.count_change()
         try:
             problem = load_problem(replicas, node, deadline)
             if problem is not None:

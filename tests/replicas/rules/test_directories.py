@@ -345,7 +345,9 @@ def test_a_directory_is_added_as_it_describes_itself() -> None:
         slot=3,
     )
     assert found == wanted
-    assert after(a_set(), Add(identity(7), 55, replicas=False)).usable() == dict.fromkeys((1, 2, 3))
+    assert after(a_set(), Add(identity(7), 55, replicas=False)).usable_racks() == dict.fromkeys(
+        (1, 2, 3)
+    )
 
 
 @pytest.mark.parametrize(
@@ -391,7 +393,7 @@ def test_a_directory_retires_after_no_partition_names_it() -> None:
     state = with_topic((1, 2))
     marked = after(state, Retire(2))
     assert marked.nodes[2].leaving
-    assert marked.usable() == {1: None}
+    assert marked.usable_racks() == {1: None}
     assert refused(marked, Retire(2)) is Refusal.REASSIGNMENT_IN_PROGRESS
     assert refused(marked, Reassign(PLACE, 0, (1, 3))) is Refusal.INVALID_REPLICA_ASSIGNMENT
     records = decided(after(marked, DeleteTopic(TOPIC_ID)), Retire(2))

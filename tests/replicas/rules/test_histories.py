@@ -161,7 +161,7 @@ def check_partition(state: State, old: Partition | None, new: Partition, raised:
     assert new.isr or new.leader == NO_LEADER
     assert new.leader == NO_LEADER or new.leader in new.isr
     assert not set(new.elr) & set(new.isr)
-    assert not new.elr or len(new.isr) < state.required(new)
+    assert not new.elr or len(new.isr) < state.required_size(new)
     if old is None:
         assert (new.leader_epoch, new.partition_epoch) == (0, 0)
         return

@@ -100,7 +100,7 @@ def _none_is_a_stranger(original: Any, entered: Any, state: Any) -> str:
     return ""
 
 
-@replaces("no_member_is_awaited", "embedlog.replicas.rules.elections:_after_crash")
+@replaces("no_member_is_awaited", "embedlog.replicas.rules.elections:_crashed_candidates")
 def _crashed_leads_at_once(original: Any, state: Any, old: Any, seen: Any) -> Any:
     return [
         node
