@@ -29,7 +29,7 @@ from embedlog.replicas.observation import decision_words, directory_view
 from embedlog.replicas.observation.answers import Answers
 from embedlog.replicas.observation.directory_view import Missing, Observation
 from embedlog.replicas.rules import state as states
-from embedlog.replicas.rules.events import Found, Seen
+from embedlog.replicas.rules.events import Condition, Seen
 from embedlog.replicas.rules.records import LOG
 from embedlog.replicas.rules.state import State
 from embedlog.storage import checkpoints, file_names
@@ -84,7 +84,7 @@ class _SetObservation:
         """A directory that answers, as the views of Kafka's states take it."""
         own, _ = self._members(node)
         return Seen(
-            Found.COMPLETE,
+            Condition.COMPLETE,
             own.registration_id if own is not None else self.state.nodes[node].incarnation,
         )
 
@@ -173,7 +173,7 @@ class ReplicaDescriber:
             for opened in self._set.members.open_members()
         }
         calls = {
-            node: partial(directory_view.missing, opened[node], own)
+            node: partial(directory_view.measure_missing, opened[node], own)
             for node, own in short_replicas.items()
             if node in opened
         }
@@ -333,7 +333,7 @@ def _holds(observed: _SetObservation, node: int, place: Place) -> bool:
     observation = observed.observation_of(node)
     return (
         observation is not None
-        and file_names.partition_name(place.topic, place.number) in observation.held
+        and file_names.partition_name(place.topic, place.number) in observation.partition_names
     )
 
 

@@ -238,7 +238,9 @@ def _single_copy_warnings(description: ReplicasDescription) -> Iterator[str]:
     if not description.voters or holders < 2 or not single:
         return
     names = list(dict.fromkeys(partition.topic for partition in single))
-    shown = ", ".join(names[:TOPICS_SHOWN]) + (", …" if len(names) > TOPICS_SHOWN else "")
+    shown = ", ".join(names[:TOPICS_SHOWN])
+    if len(names) > TOPICS_SHOWN:
+        shown += ", …"
     has = "has" if len(single) == 1 else "have"
     yield (
         f"{counted(len(single), 'partition')} {has} one copy only ({shown}): replicate(factor) "
@@ -253,12 +255,10 @@ Table = tuple[str, Sequence[str], list[list[str]]]
 
 def _tables(description: ReplicasDescription) -> Iterator[Table]:
     """Title, head and rows of each table; a table without a head is a list."""
-    decides = "a majority answers" if description.can_decide else "NO majority answers"
-    term = (
-        ""
-        if description.term < 0
-        else f"; term {description.term}, voters {_nodes(description.voters)}, {decides}"
-    )
+    term = ""
+    if description.term >= 0:
+        decides = "a majority answers" if description.can_decide else "NO majority answers"
+        term = f"; term {description.term}, voters {_nodes(description.voters)}, {decides}"
     yield (
         f"{_directories(description)}{term}",
         _DIRECTORY_HEAD,
@@ -267,7 +267,9 @@ def _tables(description: ReplicasDescription) -> Iterator[Table]:
     if description.warnings:
         yield "Warnings", (), [[text] for text in description.warnings]
     shown = description.partitions[:PARTITIONS_SHOWN]
-    hint = "" if len(shown) == len(description.partitions) else f", the first {len(shown)} of them"
+    hint = ""
+    if len(shown) < len(description.partitions):
+        hint = f", the first {len(shown)} of them"
     yield (
         f"{_partitions(description)}{hint}",
         _PARTITION_HEAD,
@@ -343,24 +345,23 @@ def _partition_rows(partition: ReplicatedPartitionDescription) -> list[list[str]
 
 def _decision_row(decision: DecisionDescription) -> list[str]:
     hidden_count = len(decision.changes) - CHANGES_SHOWN
-    text = "; ".join(decision.changes[:CHANGES_SHOWN]) + (
-        f"; and {hidden_count} more" if hidden_count > 0 else ""
-    )
+    text = "; ".join(decision.changes[:CHANGES_SHOWN])
+    if hidden_count > 0:
+        text += f"; and {hidden_count} more"
     return [str(decision.offset), str(decision.term), _second(decision.timestamp_ms), line(text)]
 
 
 def _text(head: Sequence[str], rows: list[list[str]]) -> str:
     every = [list(head), *rows] if head else rows
-    widths = [max(len(row[at]) for row in every) for at in range(len(every[0]))]
+    widths = [max(map(len, column)) for column in zip(*every, strict=True)]
     return "\n".join("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in every)
 
 
 def _directories(description: ReplicasDescription) -> str:
-    return (
-        "1 directory"
-        if len(description.directories) == 1
-        else f"{len(description.directories)} directories"
-    )
+    count = len(description.directories)
+    if count == 1:
+        return "1 directory"
+    return f"{count} directories"
 
 
 def _partitions(description: ReplicasDescription) -> str:

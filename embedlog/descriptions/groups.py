@@ -65,15 +65,14 @@ class GroupPartition:
     lag: int | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        position = None if self.committed is None else self.committed.offset
+        position: int | None = None
+        lag: int | None = None
+        if self.committed is not None:
+            position = self.committed.offset
+            if self.log_end_offset is not None and self.log_end_offset >= position:
+                lag = self.log_end_offset - position
         object.__setattr__(self, "position", position)
-        lag = (
-            None
-            if position is None or self.log_end_offset is None
-            else self.log_end_offset - position
-        )
-        is_beyond_the_end = lag is not None and lag < 0
-        object.__setattr__(self, "lag", None if is_beyond_the_end else lag)
+        object.__setattr__(self, "lag", lag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +119,14 @@ class GroupDescription:
         Before the first commit in a partition its lag is not known: what its reader has done is not
         in the log.
         """
-        lags = [partition.lag for partition in self.partitions]
-        known = [lag for lag in lags if lag is not None]
-        return sum(known) if known and len(known) == len(lags) else None
+        if not self.partitions:
+            return None
+        total = 0
+        for partition in self.partitions:
+            if partition.lag is None:
+                return None
+            total += partition.lag
+        return total
 
     def __repr__(self) -> str:
         counts = (
@@ -138,14 +142,14 @@ class GroupDescription:
         head = ("topic", "partition", "committed", "end", "lag", "member")
         rows = [
             (
-                each.topic,
-                each.partition,
-                each.position,
-                each.log_end_offset,
-                each.lag,
-                each.member_id,
+                partition.topic,
+                partition.partition,
+                partition.position,
+                partition.log_end_offset,
+                partition.lag,
+                partition.member_id,
             )
-            for each in self.partitions
+            for partition in self.partitions
         ]
         facts = (
             f"group {self.group_id}: {self.state}, {tables.counted(len(self.members), 'member')}, "

@@ -50,8 +50,10 @@ class TopicDescription:
         return len(self.partitions)
 
     def __repr__(self) -> str:
-        offsets = sum(each.high_watermark - each.log_start_offset for each in self.partitions)
-        size = sum(each.size_bytes for each in self.partitions)
+        offsets = sum(
+            partition.high_watermark - partition.log_start_offset for partition in self.partitions
+        )
+        size = sum(partition.size_bytes for partition in self.partitions)
         count = tables.counted(self.partition_count, "partition")
         return (
             f"<embedlog.TopicDescription {self.name!r}: {count}, {offsets} offsets, {size} bytes>"
@@ -70,16 +72,16 @@ class TopicDescription:
         )
         rows = [
             (
-                each.partition,
-                each.log_start_offset,
-                each.log_end_offset,
-                each.high_watermark,
-                each.last_stable_offset,
-                each.leader_epoch,
-                each.size_bytes,
-                each.path,
+                partition.partition,
+                partition.log_start_offset,
+                partition.log_end_offset,
+                partition.high_watermark,
+                partition.last_stable_offset,
+                partition.leader_epoch,
+                partition.size_bytes,
+                partition.path,
             )
-            for each in self.partitions
+            for partition in self.partitions
         ]
         settings = "".join(f"; {name}={value}" for name, value in self.config.items())
         return tables.shortened(f"topic {self.name}{settings}", head, rows)
@@ -95,17 +97,17 @@ class TopicDescription:
 
 def table_of(title: str, names: Sequence[str], describe: Callable[[str], TopicDescription]) -> str:
     """An HTML table of topics, without rows a title only. Raises what `describe` raises."""
-    found = [describe(name) for name in names[: tables.ROWS_SHOWN]]
+    topics = [describe(name) for name in names[: tables.ROWS_SHOWN]]
     rows = [
         (
-            each.name,
-            each.partition_count,
-            sum(part.high_watermark - part.log_start_offset for part in each.partitions),
-            sum(part.size_bytes for part in each.partitions),
+            topic.name,
+            topic.partition_count,
+            sum(part.high_watermark - part.log_start_offset for part in topic.partitions),
+            sum(part.size_bytes for part in topic.partitions),
         )
-        for each in found
+        for topic in topics
     ]
-    more = f", the first {len(found)} of {len(names)} topics" if len(found) < len(names) else ""
-    return tables.shortened(
-        title + more, ("topic", "partitions", "offsets", "bytes") if names else (), rows
-    )
+    if len(topics) < len(names):
+        title += f", the first {len(topics)} of {len(names)} topics"
+    head = ("topic", "partitions", "offsets", "bytes") if names else ()
+    return tables.shortened(title, head, rows)

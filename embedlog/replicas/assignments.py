@@ -265,18 +265,10 @@ class Assignments:
                 if directory.node in target and directory.node not in decided.isr
             ]
             now = leader.published()
-            least_end = now.log_end
-            least_size: int | None = None
-            for copy in copies:
-                size = 0 if copy is None else copy.size_bytes()
-                least_size = size if least_size is None else min(least_size, size)
-            for copy in copies:
-                end = now.log_start if copy is None else copy.published().log_end
-                least_end = min(least_end, end)
-            records_left = now.log_end - least_end
-            bytes_left = 0
-            if least_size is not None:
-                bytes_left = max(0, leader.size_bytes() - least_size)
+            sizes = [0 if copy is None else copy.size_bytes() for copy in copies]
+            ends = [now.log_start if copy is None else copy.published().log_end for copy in copies]
+            records_left = now.log_end - min([now.log_end, *ends])
+            bytes_left = max([0, *(leader.size_bytes() - size for size in sizes)])
         return Reassignment(target, decided.adding, decided.removing, records_left, bytes_left)
 
     def tend(

@@ -175,7 +175,7 @@ def test_a_directory_that_hangs_is_described_as_failed_and_is_not_called_again(
         finally:
             hanging.active = False
             hanging.go_on.set()
-        describer._answers._hanging[2].ended(PATIENT_S)
+        describer._answers._hanging[2].wait_for_end(PATIENT_S)
         describer._answers._timeout_s = PATIENT_S
         assert states(log.replicas()) == {1: "live", 2: "live", 3: "live"}
 
@@ -201,7 +201,7 @@ def test_copies_of_the_decision_log_that_hang_leave_the_last_decisions(
         finally:
             monkeypatch.undo()
             go_on.set()
-        assert describer._answers._hanging[-1].ended(PATIENT_S)
+        assert describer._answers._hanging[-1].wait_for_end(PATIENT_S)
 
 
 def test_metrics_of_a_reader(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from embedlog.replicas.rules.decide import decide
 from embedlog.replicas.rules.events import (
     AlterIsr,
     CancelReassignment,
+    Condition,
     Elect,
     Election,
     Event,
     FinishReassignment,
-    Found,
     Observed,
     Reassign,
     Refusal,
@@ -97,11 +97,11 @@ class World:
         for node in self.present():
             each = self.directories[node]
             kind = (
-                Found.COMPLETE
+                Condition.COMPLETE
                 if self.is_complete(node)
-                else Found.FOREIGN
+                else Condition.FOREIGN
                 if each.lost == "copy"
-                else Found.CRASHED
+                else Condition.CRASHED
             )
             if self.is_registered(node) and each.lost != "new":
                 found[node] = Seen(
@@ -255,7 +255,7 @@ class World:
         for node in self.present():
             each = self.directories[node]
             if not self.is_registered(node):
-                found = Found.FOREIGN if each.lost == "copy" else Found.CRASHED
+                found = Condition.FOREIGN if each.lost == "copy" else Condition.CRASHED
                 event = Register(
                     identity(node, incarnation=incarnation(node, each.incarnation)),
                     found,

@@ -52,8 +52,8 @@ from embedlog.replicas.members.membership import Member, Membership
 from embedlog.replicas.members.set_up import open_locks
 from embedlog.replicas.rules.events import (
     Add,
+    Condition,
     Event,
-    Found,
     HeldTopic,
     Identity,
     Observed,
@@ -227,17 +227,17 @@ def entry_in_file(path: Path, own: Membership) -> EnteredDirectory:
     return EnteredDirectory(path, own, own.registration_id, first=False)
 
 
-def found_state(entered: EnteredDirectory, state: State) -> Found:
+def condition_of(entered: EnteredDirectory, state: State) -> Condition:
     """How a registered directory that continues was found. REQUIRES a state that is no hint."""
     own = entered.membership
     registered = state.nodes[entered.membership.node]
     is_registered = bool(own.openings) and registered.opening == own.openings[-1]
     begins = own.replaces and registered.opening not in own.openings
     if not is_registered and (begins or entered.restored or strangeness(entered, state)):
-        return Found.FOREIGN
+        return Condition.FOREIGN
     if own.registration_id == registered.incarnation:
-        return Found.COMPLETE
-    return Found.CRASHED
+        return Condition.COMPLETE
+    return Condition.CRASHED
 
 
 def is_judged(state: State) -> bool:
@@ -266,7 +266,7 @@ def register(
     of a new set. `run_at` makes the calls about one directory. Raises ReplicaSetError for a directory
     of another set, StrangerFound, NotEnoughDirectoriesError.
     """
-    conditions: dict[int, Found] = {}  # by node, as the decision saw them
+    conditions: dict[int, Condition] = {}  # by node, as the decision saw them
     for directory in entered:
         run_at(directory.path, partial(directory.outcome, False))
     steps = [
@@ -278,7 +278,7 @@ def register(
     state = decision.state
     for directory in entered:
         own = directory.membership
-        if conditions.get(own.node) is Found.FOREIGN and not own.replaces:
+        if conditions.get(own.node) is Condition.FOREIGN and not own.replaces:
             if directory.restored:
                 text = "the set begins from the given copies"
             else:
@@ -379,7 +379,7 @@ def _step_of(
     entered: Sequence[EnteredDirectory],
     observe: Observe,
     held: tuple[HeldTopic, ...],
-    conditions: dict[int, Found],
+    conditions: dict[int, Condition],
 ) -> MakeEvent:
     """What registers one directory in a state; its condition there is added to `conditions`."""
     membership = directory.membership
@@ -405,9 +405,9 @@ def _step_of(
         if is_judged(state) and strangeness(directory, state):
             raise StrangerFound
         if membership.node in state.nodes:
-            condition = found_state(directory, state)
+            condition = condition_of(directory, state)
             conditions[membership.node] = condition
-            seen = {} if condition is Found.COMPLETE else observe(state)
+            seen = {} if condition is Condition.COMPLETE else observe(state)
             return Register(identity, condition, offset, fresh=directory.fresh, seen=seen)
         if not state.nodes:
             _check_complete(membership, entered)

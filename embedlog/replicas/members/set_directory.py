@@ -239,7 +239,7 @@ class SetDirectory:
         """Write the log starts of these partitions here to the checkpoint, under the directory
         lock. Raises StorageError.
         """
-        open_partitions = list[Partition]()
+        open_partitions: list[Partition] = []
         for tp in partitions:
             partition = self.log_directory.partitions.get((tp.topic, tp.partition))
             if partition is not None and not partition.closed:

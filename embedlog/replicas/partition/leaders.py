@@ -45,7 +45,15 @@ from embedlog.replicas.members.open_directories import Limit, OpenDirectories, O
 from embedlog.replicas.partition.evictions import Evictions
 from embedlog.replicas.partition.partition_directories import Decisions, PartitionDirectories
 from embedlog.replicas.partition.staged_epochs import StagedEpochs
-from embedlog.replicas.rules.events import Elect, Election, Found, Place, RaiseEpoch, Refusal, Seen
+from embedlog.replicas.rules.events import (
+    Condition,
+    Elect,
+    Election,
+    Place,
+    RaiseEpoch,
+    Refusal,
+    Seen,
+)
 from embedlog.replicas.rules.records import NO_LEADER
 from embedlog.replicas.rules.records import Partition as Decided
 
@@ -462,7 +470,9 @@ class Leaders(PartitionDirectories):
                 node: each for node, each in self.observed(decided).items() if node != leader.node
             }
             if not any(
-                each.found is Found.COMPLETE for node, each in others.items() if node in decided.isr
+                each.condition is Condition.COMPLETE
+                for node, each in others.items()
+                if node in decided.isr
             ):
                 text = f"no other replica in the ISR of {self.name} is complete"
                 raise EligibleLeadersNotAvailableError(
@@ -547,7 +557,7 @@ class Leaders(PartitionDirectories):
         now, replica, epoch = partition.replica.last_shown()
         # a page without a role was made from files (REPLICA-11, REPLICA-13)
         complete = replica.role != replication.ROLE_NONE or partition.replica.is_kept()
-        found = Found.COMPLETE if complete else Found.CRASHED
+        found = Condition.COMPLETE if complete else Condition.CRASHED
         return Seen(found, member.incarnation, epoch, now.log_end)
 
     def commit(self, leader: Leader, end: int, deadline_ns: int, *, wait: bool = True) -> int:

@@ -36,8 +36,8 @@ from embedlog.replicas.rules.elections import (
 )
 from embedlog.replicas.rules.events import (
     Add,
+    Condition,
     ForceRetire,
-    Found,
     Identity,
     Observed,
     Refusal,
@@ -75,8 +75,8 @@ def register(state: State, event: Register) -> Decision:
         return Refusal.DUPLICATE_BROKER_REGISTRATION
     if (
         old.directory != identity.directory
-        or (event.found is Found.COMPLETE and not is_same_incarnation)
-        or event.found is Found.AWAY
+        or (event.condition is Condition.COMPLETE and not is_same_incarnation)
+        or event.condition is Condition.AWAY
     ):
         return Refusal.INVALID_REGISTRATION
     if identity.opening is None:  # a directory of an earlier version
@@ -95,7 +95,7 @@ def register(state: State, event: Register) -> Decision:
     records = list[Record]()
     if new != old:
         records.append(new)
-    if event.found is not Found.COMPLETE:
+    if event.condition is not Condition.COMPLETE:
         for partition in state.partitions.values():
             remaining = _without_member(state, partition, event)
             if remaining is not None:
@@ -108,7 +108,7 @@ def _without_member(state: State, old: Partition, event: Register) -> Partition 
     them.
     """
     node = event.identity.node
-    is_foreign = event.found is Found.FOREIGN
+    is_foreign = event.condition is Condition.FOREIGN
     seen: Observed = event.seen.get((old.topic_id, old.number), {})
     is_member = node in old.isr or node in old.elr
     if not is_member and (not is_foreign or node not in old.replicas or node in old.foreign):
@@ -118,7 +118,7 @@ def _without_member(state: State, old: Partition, event: Register) -> Partition 
     if (
         not is_foreign
         and own is not None
-        and own.found is Found.COMPLETE
+        and own.condition is Condition.COMPLETE
         and own.incarnation in incarnations
     ):
         return None  # also after a kill, which loses nothing (REPLICA-13)

@@ -30,21 +30,21 @@ from uuid import UUID
 
 from embedlog.replicas.rules.events import (
     AlterIsr,
+    Condition,
     Elect,
     Election,
-    Found,
     Observed,
     Place,
     RaiseEpoch,
     Refusal,
 )
 from embedlog.replicas.rules.records import NO_LEADER, Partition, Record
-from embedlog.replicas.rules.state import State, observed_state, serves
+from embedlog.replicas.rules.state import State, condition_of, serves
 
 Decision: TypeAlias = tuple[Record, ...] | Refusal
 
 LAST_EPOCH: Final = 2**31 - 2
-NOT_COMPLETE: Final = frozenset({Found.CRASHED, Found.FOREIGN})
+NOT_COMPLETE: Final = frozenset({Condition.CRASHED, Condition.FOREIGN})
 
 
 # ---- the new record of a partition ---------------------------------------------------------------
@@ -105,7 +105,7 @@ def change_partition(
 def elect_leader(state: State, old: Partition, leader: int, seen: Observed) -> Partition:
     """The partition after the election of a complete member."""
     isr = {leader} | {
-        node for node in old.isr if observed_state(state, seen, node) is Found.COMPLETE
+        node for node in old.isr if condition_of(state, seen, node) is Condition.COMPLETE
     }
     return change_partition(
         state, old, isr=isr, eligible=eligible_members(state, old, seen), leader=leader
@@ -117,9 +117,7 @@ def eligible_members(state: State, old: Partition, seen: Observed) -> set[int]:
     incomplete.
     """
     return {
-        node
-        for node in (*old.isr, *old.elr)
-        if observed_state(state, seen, node) not in NOT_COMPLETE
+        node for node in (*old.isr, *old.elr) if condition_of(state, seen, node) not in NOT_COMPLETE
     }
 
 
@@ -135,7 +133,7 @@ def best_candidate(old: Partition, candidates: Iterable[int], seen: Observed) ->
 
 def complete_nodes(state: State, nodes: Iterable[int], seen: Observed) -> list[int]:
     """Those of the nodes that are registered, and whose replica was found complete."""
-    return [node for node in nodes if observed_state(state, seen, node) is Found.COMPLETE]
+    return [node for node in nodes if condition_of(state, seen, node) is Condition.COMPLETE]
 
 
 def _directories_of(state: State, old: Partition, assigned: Sequence[int]) -> tuple[UUID, ...]:
@@ -250,7 +248,7 @@ def _elect_eligible(state: State, old: Partition, seen: Observed) -> Decision:
             ),
         )
     if all(
-        node in old.foreign and observed_state(state, seen, node) is not Found.AWAY
+        node in old.foreign and condition_of(state, seen, node) is not Condition.AWAY
         for node in old.replicas
     ):
         leader = best_candidate(old, old.replicas, seen)
@@ -276,8 +274,10 @@ def _candidates(state: State, old: Partition, seen: Observed) -> list[int]:
 def _crashed_candidates(state: State, old: Partition, seen: Observed) -> list[int] | Refusal:
     """The candidates after a crash of members of the ISR or the ELR; none if no member crashed."""
     members = (*old.isr, *old.elr)
-    crashed = [node for node in members if observed_state(state, seen, node) is Found.CRASHED]
-    if not crashed or all(observed_state(state, seen, node) is not Found.AWAY for node in members):
+    crashed = [node for node in members if condition_of(state, seen, node) is Condition.CRASHED]
+    if not crashed or all(
+        condition_of(state, seen, node) is not Condition.AWAY for node in members
+    ):
         return crashed
     if state.is_durable(old):
         synced = [node for node in crashed if node in old.isr]
@@ -311,14 +311,15 @@ def _elect_unclean(state: State, old: Partition, seen: Observed, node: int | Non
         replica
         for replica in old.replicas
         if (node is None or replica == node)
-        and observed_state(state, seen, replica) is not Found.AWAY
+        and condition_of(state, seen, replica) is not Condition.AWAY
     ]
     if not candidates:
         return Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
     trusted = [
         replica
         for replica in candidates
-        if observed_state(state, seen, replica) is not Found.FOREIGN and replica not in old.foreign
+        if condition_of(state, seen, replica) is not Condition.FOREIGN
+        and replica not in old.foreign
     ]
     leader = best_candidate(old, trusted or candidates, seen)
     return (change_partition(state, old, isr=(leader,), leader=leader, recovering=True),)

@@ -73,8 +73,8 @@ class Refusal(Enum):
     LAST_VOTER = "No voter would be left."
 
 
-class Found(Enum):
-    """The state in which a replica was found. Complete: its directory has its registered
+class Condition(Enum):
+    """The condition in which a replica was found. Complete: its directory has its registered
     incarnation, its page was not lost.
     """
 
@@ -90,7 +90,7 @@ class Seen:
     log.
     """
 
-    found: Found
+    condition: Condition
     incarnation: UUID
     last_epoch: int = -1
     log_end: int = 0
@@ -264,7 +264,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A registered directory was opened. `found`: complete after an orderly close.
+    """A registered directory was opened. `condition`: complete after an orderly close.
 
     `alive`: its registered incarnation answers, too. `fresh`: no process had it open, so it gets a
     new broker epoch. So does one whose present opening is not registered.
@@ -275,7 +275,7 @@ class Register:
     """
 
     identity: Identity
-    found: Found
+    condition: Condition
     offset: int
     alive: bool = False
     fresh: bool = False

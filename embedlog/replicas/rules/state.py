@@ -27,7 +27,7 @@ from uuid import UUID
 
 from embedlog.config.options import parse
 from embedlog.config.topic import TopicConfig
-from embedlog.replicas.rules.events import Found, Observed, Place
+from embedlog.replicas.rules.events import Condition, Observed, Place
 from embedlog.replicas.rules.records import (
     NODE,
     ORIGINAL,
@@ -289,17 +289,17 @@ def serves(state: State, partition: Partition, seen: Observed) -> bool:
     """Whether the leader is complete, and its directory has the incarnation in which it was
     elected.
     """
-    is_complete = observed_state(state, seen, partition.leader) is Found.COMPLETE
+    is_complete = condition_of(state, seen, partition.leader) is Condition.COMPLETE
     return is_complete and state.nodes[partition.leader].incarnation == partition.leader_incarnation
 
 
-def observed_state(state: State, seen: Observed, node: int) -> Found:
+def condition_of(state: State, seen: Observed, node: int) -> Condition:
     """The observed state of a node's replica, away if it was observed in another incarnation."""
     registered = state.nodes.get(node)
     replica = seen.get(node)
     if registered is None or replica is None or replica.incarnation != registered.incarnation:
-        return Found.AWAY
-    return replica.found
+        return Condition.AWAY
+    return replica.condition
 
 
 def throttle_of(partition: Partition) -> int | None:

@@ -49,8 +49,8 @@ def load_problem(
     try:
         partition = replicas.reached(node, damaged=True)
         if partition is not None:
-            with partition.replica.exclusive(deadline()) as held:
-                held.epochs()
+            with partition.replica.exclusive(deadline()) as locked:
+                locked.epochs()
     except DAMAGE as problem:
         return problem
     return None
@@ -81,9 +81,9 @@ def renew(
                         problem,
                     )
                 return
-        except SourceDamagedError as found:
+        except SourceDamagedError as damage:
             text = f"{replicas.name} is damaged also in its leader, node {leader.node}"
-            raise CorruptRecordError(text, path=found.difference.path, found=found) from found
+            raise CorruptRecordError(text, path=damage.difference.path, found=damage) from damage
         except (LeaderChanged, Fenced, NotLeader):
             pass
         if system.boot_ns() >= until:

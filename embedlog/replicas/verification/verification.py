@@ -50,7 +50,7 @@ class Verification:
         self._set = replica_set
         self._copies = DecisionCopies(replica_set.members)
 
-    def differences(
+    def find_differences(
         self,
         places: Mapping[TopicPartition, Place],
         progress: Progress | None = None,
@@ -63,71 +63,68 @@ class Verification:
         `unled` and continues.
         """
         count = _Count(progress)
-        found = self._copies.differences() if decisions else []
+        differences = list[ReplicaDifference]()
+        if decisions:
+            differences += self._copies.find_differences()
         for tp, place in places.items():
-            repair = (
-                PartitionRepair(self._set.replicas(place, tp.topic), _soon)
-                if unled
-                else self._repair_of(tp, place)
-            )
+            deadline = _next_deadline if unled else self._set.deadline
+            repair = PartitionRepair(self._set.replicas(place, tp.topic), deadline)
             try:
-                found += repair.differences(count.add)
+                differences += repair.find_differences(count.add)
             except (LeaderNotAvailableError, UnknownTopicOrPartitionError) as problem:
                 if decisions and self._set.replicas(place, tp.topic).deleted():
                     continue  # one of all topics was deleted meanwhile
                 if unled is None or not isinstance(problem, LeaderNotAvailableError):
                     raise
                 unled[tp] = problem
-        return found
+        return differences
 
     def repair(
-        self, found: list[ReplicaDifference], places: Mapping[TopicPartition, Place]
+        self, differences: list[ReplicaDifference], places: Mapping[TopicPartition, Place]
     ) -> RepairReport:
         """Repair replicas with a difference."""
         repaired = list[RepairedReplica]()
-        left = dict[ReplicaDifference, str]()
-        waiting = list(found)
+        unrepaired = dict[ReplicaDifference, str]()
+        waiting = list(differences)
         while waiting:
-            each = waiting.pop(0)
+            difference = waiting.pop(0)
             try:
-                done, others = self._repaired(each, places)
-                if done is not None:
-                    repaired.append(done)
-                known = {
-                    (other.topic, other.partition, other.node) for other in (*waiting, *left, each)
-                }
-                waiting += [
-                    other
-                    for other in others
-                    if (other.topic, other.partition, other.node) not in known
-                ]
+                replica, new_differences = self._repair_one(difference, places)
             except EmbedlogError as problem:
                 logger.warning(
                     "%s-%d: node %d is not repaired: %s",
-                    each.topic,
-                    each.partition,
-                    each.node,
+                    difference.topic,
+                    difference.partition,
+                    difference.node,
                     problem,
                 )
-                left[each] = str(problem)
-        return RepairReport(tuple(repaired), left)
+                unrepaired[difference] = str(problem)
+                continue
+            if replica is not None:
+                repaired.append(replica)
+            noted = {_replica_of(one) for one in (*waiting, *unrepaired, difference)}
+            waiting += [new for new in new_differences if _replica_of(new) not in noted]
+        return RepairReport(tuple(repaired), unrepaired)
 
-    def _repaired(
-        self, each: ReplicaDifference, places: Mapping[TopicPartition, Place]
+    def _repair_one(
+        self, difference: ReplicaDifference, places: Mapping[TopicPartition, Place]
     ) -> tuple[RepairedReplica | None, list[ReplicaDifference]]:
         """What was repaired, and the differences that the partition has after that."""
-        if each.topic == LOG:
-            return self._copies.repair(each), []
-        tp = TopicPartition(each.topic, each.partition)
-        repair = self._repair_of(tp, places[tp])
-        done = repair.repair(each.node)
-        return done, [] if done is None else repair.differences(lambda size: None)
+        if difference.topic == LOG:
+            return self._copies.repair(difference), []
+        place = places[TopicPartition(difference.topic, difference.partition)]
+        repair = PartitionRepair(self._set.replicas(place, difference.topic), self._set.deadline)
+        replica = repair.repair(difference.node)
+        if replica is None:
+            return None, []
+        return replica, repair.find_differences(lambda size: None)
 
-    def _repair_of(self, tp: TopicPartition, place: Place) -> PartitionRepair:
-        return PartitionRepair(self._set.replicas(place, tp.topic), self._set.deadline)
+
+def _replica_of(difference: ReplicaDifference) -> tuple[str, int, int]:
+    return difference.topic, difference.partition, difference.node
 
 
-def _soon() -> int:
+def _next_deadline() -> int:
     """The deadline of a wait for a further leader."""
     return system.boot_ns() + NEXT_NS
 
@@ -137,9 +134,9 @@ class _Count:
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
-        self._done = 0
+        self._total = 0
 
     def add(self, size: int) -> None:
-        self._done += size
+        self._total += size
         if self._progress is not None:
-            self._progress(self._done)
+            self._progress(self._total)

@@ -125,7 +125,7 @@ def _any_complete_replica(original, state, old, seen):
 @replaces("elect_without_waiting", "embedlog.replicas.rules.elections:_crashed_candidates")
 def _the_crashed_that_are_there(original, state, old, seen):
     members = [node for node in (*old.isr, *old.elr) if node in seen]
-    return [node for node in members if seen[node].found.value == "crashed"]
+    return [node for node in members if seen[node].condition.value == "crashed"]
 
 
 @replaces("elect_first_log", "embedlog.replicas.rules.elections:best_candidate")
@@ -164,7 +164,7 @@ def _eligible_in_any_incarnation(original, state, node, incarnation):
     return True
 
 
-@replaces("observed_in_any_incarnation", "embedlog.replicas.rules.state:observed_state")
+@replaces("observed_in_any_incarnation", "embedlog.replicas.rules.state:condition_of")
 def _found_in_any_incarnation(original, state, seen, node):
     registered = state.nodes.get(node)
     same = {
