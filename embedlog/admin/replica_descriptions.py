@@ -27,7 +27,7 @@ from embedlog.errors import EmbedlogError, UnknownTopicOrPartitionError
 from embedlog.partition.replication.replica_position import Place, Position
 from embedlog.replicas.observation import decision_words, directory_view
 from embedlog.replicas.observation.answers import Answers
-from embedlog.replicas.observation.directory_view import Missing, Observation
+from embedlog.replicas.observation.directory_view import DirectoryObservation, Missing
 from embedlog.replicas.rules import state as states
 from embedlog.replicas.rules.events import Condition, Seen
 from embedlog.replicas.rules.records import LOG
@@ -54,14 +54,18 @@ class _SetObservation:
     """
 
     state: State
-    answers: dict[int, Observation | EmbedlogError]
+    answers: dict[int, DirectoryObservation | EmbedlogError]
     places: dict[tuple[UUID, int], Place] = field(default_factory=dict)
     missing: dict[tuple[Place, int], Missing] = field(default_factory=dict)
 
-    def observation_of(self, node: int) -> Observation | None:
+    def observation_of(self, node: int) -> DirectoryObservation | None:
         """What a directory shows, None if it does not answer, or is foreign."""
         answer = self.answers.get(node)
-        return answer if isinstance(answer, Observation) and not self.is_foreign(node) else None
+        return (
+            answer
+            if isinstance(answer, DirectoryObservation) and not self.is_foreign(node)
+            else None
+        )
 
     def is_foreign(self, node: int) -> bool:
         """Whether the directory was written without the set since its registration."""
@@ -91,7 +95,7 @@ class _SetObservation:
     def _members(self, node: int) -> tuple[Membership | None, RegisterBroker | None]:
         """What a directory says of itself, and its registration."""
         answer = self.answers.get(node)
-        membership = answer.membership if isinstance(answer, Observation) else None
+        membership = answer.membership if isinstance(answer, DirectoryObservation) else None
         return membership, self.state.nodes.get(node)
 
 
@@ -210,7 +214,7 @@ class ReplicaDescriber:
         devices = {
             node: answer.device
             for node, answer in observed.answers.items()
-            if isinstance(answer, Observation)
+            if isinstance(answer, DirectoryObservation)
         }
         paths = {opened.node: str(opened.path) for opened in self._set.members.open_members()}
         descriptions = []

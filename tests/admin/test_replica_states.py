@@ -19,7 +19,7 @@ from embedlog.log_directory import LogDirectory
 from embedlog.replica import ReplicatedEngine
 from embedlog.replicas.observation import directory_view
 from embedlog.replicas.observation.answers import Answers
-from embedlog.replicas.observation.directory_view import Observation
+from embedlog.replicas.observation.directory_view import DirectoryObservation
 from embedlog.replicas.rules.events import CreateTopic
 from tests.support.described_sets import PATIENT_S, changed, created, opened, replica, sent, states
 
@@ -144,7 +144,7 @@ class Hanging:
         self._real = directory_view.observe
         monkeypatch.setattr(directory_view, "observe", self.observe)
 
-    def observe(self, directory: LogDirectory, places: Any) -> Observation:
+    def observe(self, directory: LogDirectory, places: Any) -> DirectoryObservation:
         if directory.path == self.path and self.active:
             self.count += 1
             assert self.go_on.wait(PATIENT_S)
@@ -217,7 +217,7 @@ def test_metrics_of_a_reader(tmp_path: Path) -> None:
 def test_errors_of_the_process_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as log:
 
-        def defect(directory: LogDirectory, places: Any) -> Observation:
+        def defect(directory: LogDirectory, places: Any) -> DirectoryObservation:
             raise ZeroDivisionError
 
         monkeypatch.setattr(directory_view, "observe", defect)

@@ -124,7 +124,7 @@ class ReopenedError(EmbedlogError):
     """
 
 
-class Directory(Protocol):
+class ReplicaDirectory(Protocol):
     """One open directory, as far as its replicas are concerned."""
 
     @property
@@ -168,7 +168,7 @@ class OpenDirectory:
     node: int
     slot: int
     incarnation: UUID
-    directory: Directory | None
+    directory: ReplicaDirectory | None
     problem: str | None = None
     retry_ns: int = 0
     failures: int = 0

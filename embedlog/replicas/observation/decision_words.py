@@ -35,7 +35,7 @@ RECENT: Final = 20  # decisions
 WINDOW: Final = 2000  # offsets before the log end that are read for them
 
 
-class Copy(Protocol):
+class DecisionCopy(Protocol):
     """A copy of the decision log."""
 
     def published(self) -> tuple[Published, object]: ...
@@ -53,7 +53,7 @@ class RecentDecision(NamedTuple):
     changes: tuple[str, ...]
 
 
-def recent(copy: Copy, cluster_id: str, most: int = RECENT) -> list[RecentDecision]:
+def recent(copy: DecisionCopy, cluster_id: str, most: int = RECENT) -> list[RecentDecision]:
     """The last decisions that a copy shows, without those that change nothing. Raises
     CorruptRecordError, StorageError.
     """

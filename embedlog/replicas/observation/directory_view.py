@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from embedlog.replicas.members.membership import Membership
 
 
-class Observation(NamedTuple):
+class DirectoryObservation(NamedTuple):
     """What a directory shows. A position is None if only a load knows it; `partition_names` are
     those of the partition directories.
     """
@@ -55,7 +55,7 @@ class Missing(NamedTuple):
     first_ms: int
 
 
-def observe(directory: LogDirectory, places: Iterable[Place]) -> Observation:
+def observe(directory: LogDirectory, places: Iterable[Place]) -> DirectoryObservation:
     """Read a directory. Raises StorageError if it was removed or replaced,
     ForeignDirectoryError.
     """
@@ -79,7 +79,7 @@ def observe(directory: LogDirectory, places: Iterable[Place]) -> Observation:
         for place in places
         if file_names.partition_name(place.topic, place.number) in partition_names
     }
-    return Observation(positions, partition_names, facts.device, membership)
+    return DirectoryObservation(positions, partition_names, facts.device, membership)
 
 
 def _read_position(

@@ -34,7 +34,7 @@ NEXT_NS: Final = 1_000_000_000
 Progress = Callable[[int], object]  # gets the bytes that were compared so far
 
 
-class OpenSet(Protocol):
+class ComparedSet(Protocol):
     """The open set, as far as a comparison needs it."""
 
     members: SetMembers
@@ -46,7 +46,7 @@ class OpenSet(Protocol):
 class Verification:
     """The comparisons of an open set. Threads: any."""
 
-    def __init__(self, replica_set: OpenSet) -> None:
+    def __init__(self, replica_set: ComparedSet) -> None:
         self._set = replica_set
         self._copies = DecisionCopies(replica_set.members)
 
