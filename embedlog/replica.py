@@ -97,7 +97,7 @@ class ReplicatedEngine(Engine):
         workers = self.set.members.workers
         undo.callback(workers.close)
         if self.read_only:
-            checked = set_up.check_to_read(paths, self._racks, workers.at)
+            checked = set_up.check_to_read(paths, self._racks, workers.run_at)
         else:
             checked = set_up.prepare_set(
                 paths,
@@ -105,7 +105,7 @@ class ReplicatedEngine(Engine):
                 racks=self._racks,
                 create=create,
                 mode=config.file_mode,
-                at=workers.at,
+                run_at=workers.run_at,
             )
         self.set.members.changed = self._serve
         undo.callback(self.set.members.release)
@@ -149,12 +149,12 @@ class ReplicatedEngine(Engine):
     def _leave_directory(self, directory: LogDirectory) -> None:
         """As the last process, close it in order; a failed directory is left as it is."""
         members = self.set.members
-        worker = members.workers.of(directory.path)
+        worker = members.workers.worker_of(directory.path)
         try:
             worker.run(directory.leave, limit_ns=self._leave_ns)
         except EmbedlogError as problem:
-            has_failed = members.failure(directory) is not None or worker.hangs
-            if worker.hangs:
+            has_failed = members.failure_of(directory) is not None or worker.is_hanging
+            if worker.is_hanging:
                 members.leave_later(directory)
             if not has_failed and not self.set.is_damaged(problem):
                 raise
@@ -196,7 +196,7 @@ class ReplicatedEngine(Engine):
         return () if self.config.shared == "locks" else self.set.members.pages()
 
     def _watched_pages(self, topics: int) -> Sequence[tuple[system.Page, int]]:
-        return self.set.members.followed(topics)
+        return self.set.members.followed_pages(topics)
 
     def partition(self, name: str, number: int) -> Partition:
         self.refresh_topics()
@@ -215,7 +215,9 @@ class ReplicatedEngine(Engine):
             "RackAwareReplicaSelector"
         ):
             return partition
-        return cast("LogPartition", self.set.nearby(partition.topic, partition.number, rack))
+        return cast(
+            "LogPartition", self.set.nearby_partition(partition.topic, partition.number, rack)
+        )
 
     def at_files(self, topic: Topic, number: int, call: Callable[[Partition], T]) -> T:
         """As for one directory, with the files of the leader; the call is repeated at the next
@@ -224,7 +226,7 @@ class ReplicatedEngine(Engine):
         self.check_open()
         replica = self.set.partition(topic.name, number).held_replica()
         if replica is None:
-            return self.set.copied(topic.name, number).at_files(call)
+            return self.set.copied_partition(topic.name, number).at_files(call)
         return call(replica)
 
     def still_lead(self, name: str, epochs: Mapping[int, int]) -> bool:
@@ -320,5 +322,5 @@ class ReplicatedEngine(Engine):
         if name == "__transaction_state":
             copies = config.transaction_state_log_replication_factor
             least = config.transaction_state_log_min_isr
-        factor = min(copies, self.set.size())
+        factor = min(copies, self.set.replica_directory_count())
         return factor, min(least, max(1, factor - 1))

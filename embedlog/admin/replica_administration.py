@@ -306,8 +306,10 @@ class ReplicaAdministration:
         if of_set is None:
             return []
         used = self._changeable_set() if repair else of_set.set
-        partitions = used.assignments.places(topic, None)
-        differences = used.verification.differences(partitions, progress, decisions=topic is None)
+        partitions = used.assignments.find_places(topic, None)
+        differences = used.verification.find_differences(
+            partitions, progress, decisions=topic is None
+        )
         if repair and differences:
             used.verification.repair(differences, partitions)
         return differences
@@ -322,8 +324,8 @@ class ReplicaAdministration:
         LeaderNotAvailableError, UnknownTopicOrPartitionError, ReplicaSetError for one directory.
         """
         used = self._changeable_set()
-        partitions = used.assignments.places(topic, partition)
-        differences = used.verification.differences(partitions, decisions=topic is None)
+        partitions = used.assignments.find_places(topic, partition)
+        differences = used.verification.find_differences(partitions, decisions=topic is None)
         return used.verification.repair(differences, partitions)
 
     def check(
@@ -359,8 +361,10 @@ class ReplicaAdministration:
         if of_set is None:
             return log_check.check(self._engine, progress=progress)
         unled: dict[TopicPartition, LeaderNotAvailableError] = {}
-        partitions = of_set.set.assignments.places(None, None)
-        differences = of_set.set.verification.differences(partitions, decisions=True, unled=unled)
+        partitions = of_set.set.assignments.find_places(None, None)
+        differences = of_set.set.verification.find_differences(
+            partitions, decisions=True, unled=unled
+        )
         findings = log_check.findings_of_set(differences, self.replicas().directories, unled)
         return log_check.check(self._engine, findings, progress)
 

@@ -27,9 +27,9 @@ from embedlog.errors import EmbedlogError, UnknownTopicOrPartitionError
 from embedlog.partition.replication.replica_position import Place, Position
 from embedlog.replicas.observation import decision_words, directory_view
 from embedlog.replicas.observation.answers import Answers
-from embedlog.replicas.observation.directory_view import Missing, Observation
+from embedlog.replicas.observation.directory_view import DirectoryObservation, Missing
 from embedlog.replicas.rules import state as states
-from embedlog.replicas.rules.events import Found, Seen
+from embedlog.replicas.rules.events import Condition, Seen
 from embedlog.replicas.rules.records import LOG
 from embedlog.replicas.rules.state import State
 from embedlog.storage import checkpoints, file_names
@@ -54,14 +54,18 @@ class _SetObservation:
     """
 
     state: State
-    answers: dict[int, Observation | EmbedlogError]
+    answers: dict[int, DirectoryObservation | EmbedlogError]
     places: dict[tuple[UUID, int], Place] = field(default_factory=dict)
     missing: dict[tuple[Place, int], Missing] = field(default_factory=dict)
 
-    def observation_of(self, node: int) -> Observation | None:
+    def observation_of(self, node: int) -> DirectoryObservation | None:
         """What a directory shows, None if it does not answer, or is foreign."""
         answer = self.answers.get(node)
-        return answer if isinstance(answer, Observation) and not self.is_foreign(node) else None
+        return (
+            answer
+            if isinstance(answer, DirectoryObservation) and not self.is_foreign(node)
+            else None
+        )
 
     def is_foreign(self, node: int) -> bool:
         """Whether the directory was written without the set since its registration."""
@@ -84,14 +88,14 @@ class _SetObservation:
         """A directory that answers, as the views of Kafka's states take it."""
         own, _ = self._members(node)
         return Seen(
-            Found.COMPLETE,
+            Condition.COMPLETE,
             own.registration_id if own is not None else self.state.nodes[node].incarnation,
         )
 
     def _members(self, node: int) -> tuple[Membership | None, RegisterBroker | None]:
         """What a directory says of itself, and its registration."""
         answer = self.answers.get(node)
-        membership = answer.membership if isinstance(answer, Observation) else None
+        membership = answer.membership if isinstance(answer, DirectoryObservation) else None
         return membership, self.state.nodes.get(node)
 
 
@@ -138,7 +142,7 @@ class ReplicaDescriber:
             if topic is None or names[key[0]] == topic
         }
         calls = {}
-        for opened in self._set.members.opened():
+        for opened in self._set.members.open_members():
             own = [
                 place
                 for key, place in places.items()
@@ -169,10 +173,11 @@ class ReplicaDescriber:
                     measured += 1
                     short_replicas.setdefault(decided.leader, []).append((place, end))
         opened = {
-            opened.node: opened.directory.log_directory for opened in self._set.members.opened()
+            opened.node: opened.directory.log_directory
+            for opened in self._set.members.open_members()
         }
         calls = {
-            node: partial(directory_view.missing, opened[node], own)
+            node: partial(directory_view.measure_missing, opened[node], own)
             for node, own in short_replicas.items()
             if node in opened
         }
@@ -209,9 +214,9 @@ class ReplicaDescriber:
         devices = {
             node: answer.device
             for node, answer in observed.answers.items()
-            if isinstance(answer, Observation)
+            if isinstance(answer, DirectoryObservation)
         }
-        paths = {opened.node: str(opened.path) for opened in self._set.members.opened()}
+        paths = {opened.node: str(opened.path) for opened in self._set.members.open_members()}
         descriptions = []
         for node, registered in sorted(state.nodes.items()):
             kind, reason, since_ms = self._state_of(members.get(node), node, observed)
@@ -256,13 +261,13 @@ class ReplicaDescriber:
         if observed.is_foreign(node):
             reason = "it was written without the set, or another copy of it is in its place"
             return "foreign", reason, None
-        if not member.usable(system.boot_ns()):
+        if not member.is_usable(system.boot_ns()):
             return "failed", member.problem, member.since_ms or None
         kind = "live" if observed.state.nodes[node].replicas else "witness"
         if observed.is_unregistered(node):
             reason = "it was not closed in order, and a majority has not registered it since"
             return kind, reason, None
-        return kind, self._set.directories.damage(node), None
+        return kind, self._set.directories.damage_of(node), None
 
 
 # ---- partitions ----------------------------------------------------------------------------------
@@ -321,7 +326,7 @@ def _describe_partition(
         decided.elr,
         decided.adding,
         decided.removing,
-        state.required(decided, least_default),
+        state.required_size(decided, least_default),
         leader.high_watermark if leader is not None else max(high_watermarks, default=None),
         tuple(copies),
         is_internal(place.topic),
@@ -332,7 +337,7 @@ def _holds(observed: _SetObservation, node: int, place: Place) -> bool:
     observation = observed.observation_of(node)
     return (
         observation is not None
-        and file_names.partition_name(place.topic, place.number) in observation.held
+        and file_names.partition_name(place.topic, place.number) in observation.partition_names
     )
 
 

@@ -89,7 +89,7 @@ class ReplicaHousekeeper(Housekeeper):
             self._close(jobs)
 
     def _close(self, jobs: DirectoryJobs) -> None:
-        lane = self._set.members.workers.of(jobs.path).jobs
+        lane = self._set.members.workers.worker_of(jobs.path).jobs
         if lane.is_busy:
             lane.finish(jobs.close, JOBS_NS)
         else:
@@ -117,11 +117,11 @@ class ReplicaHousekeeper(Housekeeper):
                 self._close(self._by_directory.pop(gone))
             usable_jobs = []
             for directory in directories:
-                if self._set.members.failure(directory) is not None:
+                if self._set.members.failure_of(directory) is not None:
                     continue
                 if directory not in self._by_directory:
                     with self._fail_alone():
-                        lane = self._set.members.workers.of(directory.path).jobs
+                        lane = self._set.members.workers.worker_of(directory.path).jobs
                         lane.run(partial(self._make_jobs, directory))
                 if directory in self._by_directory:
                     usable_jobs.append(self._by_directory[directory])
@@ -168,7 +168,7 @@ class ReplicaHousekeeper(Housekeeper):
             self._set.members.tend()
         for number, jobs in enumerate(self._usable_jobs()):
             with jobs.log_errors("a round"):
-                lane = self._set.members.workers.of(jobs.path).jobs
+                lane = self._set.members.workers.worker_of(jobs.path).jobs
                 if not lane.is_busy:
                     lane.finish(partial(self._tick, jobs), JOBS_NS)
                 if number == 0:
@@ -248,7 +248,9 @@ class ReplicaHousekeeper(Housekeeper):
         state = self._set.decisions.hint()
         self._copy_ns = files.deadline_after(self._wait_ms / 1000)
         if used_only:
-            places = [replicas.place for replicas in self._set.used() if not replicas.is_copied()]
+            places = [
+                replicas.place for replicas in self._set.used_replicas() if not replicas.is_copied()
+            ]
         else:
             places = list(state.partitions)
         for place in places:
@@ -285,7 +287,7 @@ class ReplicaHousekeeper(Housekeeper):
             return "partitions without a leader", problem
         directories = self._set.directories
         node = directories.blame(problem, missing=True)
-        cause = None if node is None else directories.missing(node)
+        cause = None if node is None else directories.loss_of(node)
         if cause is None:
             return subject, problem
         return f"node {node}", cause

@@ -148,7 +148,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
         check_name(name)
         topic_id = self._topic_id(name)
         count = topics._check_count(total_count)
-        self._set.decide(lambda state: CreatePartitions(topic_id, count, self._set.live()))
+        self._set.decide(lambda state: CreatePartitions(topic_id, count, self._set.live_nodes()))
 
     def alter(
         self, name: str, config: Mapping[str, Any] | None = None, **settings: Unpack[TopicOptions]
@@ -168,7 +168,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
         changes.update(parse(TopicConfig, new_values).overrides())
 
         def make_event(state: State) -> Event:
-            return SetConfig(name, changes, seen=self._set.observed(state))
+            return SetConfig(name, changes, seen=self._set.observe_replicas(state))
 
         topic_id = self._topic_id(name)
         state = self._set.decide(make_event)
@@ -178,7 +178,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
             if len(partition.isr) < len(partition.replicas):
                 self._set.replicas((topic_id, partition.number), name).begin(self._set.deadline())
         self._set.assignments.clear()  # the directories note the settings
-        for opened in self._set.members.opened():
+        for opened in self._set.members.open_members():
             led = [partition.number for partition in partitions if partition.leader == opened.node]
             with suppress(StorageError):  # a directory that fails takes no append, either
                 opened.directory.log_directory.topic_changes.await_appends(name, led)
@@ -201,10 +201,10 @@ class ReplicatedTopicAdmin(TopicAdmin):
         starts = {
             tp: partition.delete_records(offset) for tp, (partition, offset) in targets.items()
         }
-        for opened in self._set.members.opened():
+        for opened in self._set.members.open_members():
             note_starts = partial(opened.directory.note_starts, starts)
             try:
-                self._set.members.workers.at(opened.path, note_starts)
+                self._set.members.workers.run_at(opened.path, note_starts)
             except EmbedlogError as problem:
                 text = f"the log starts of {opened.path} are not in its checkpoint yet"
                 _logging.report(logger, logging.WARNING, (opened.path, "starts"), text, problem)
@@ -212,4 +212,4 @@ class ReplicatedTopicAdmin(TopicAdmin):
 
     def _topic_id(self, name: str) -> UUID:
         self._set.topics.refresh()
-        return self._set.topics.identified(name)[1]
+        return self._set.topics.topic_with_id(name)[1]

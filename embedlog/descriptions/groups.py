@@ -65,12 +65,13 @@ class GroupPartition:
     lag: int | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        position = None if self.committed is None else self.committed.offset
-        object.__setattr__(self, "position", position)
+        position: int | None = None
         lag: int | None = None
-        if position is not None and self.log_end_offset is not None:
-            is_beyond_the_end = position > self.log_end_offset
-            lag = None if is_beyond_the_end else self.log_end_offset - position
+        if self.committed is not None:
+            position = self.committed.offset
+            if self.log_end_offset is not None and self.log_end_offset >= position:
+                lag = self.log_end_offset - position
+        object.__setattr__(self, "position", position)
         object.__setattr__(self, "lag", lag)
 
 

@@ -1,15 +1,15 @@
 """This module moves leaders and replicas between the directories of a set, as callers and settings
 ask.
 
-SETMOVE-1  a reassignment is decided, then the added replicas copy and join as every replica outside
-    the ISR does
-SETMOVE-2  after the whole target has joined, one decision finishes it. It is installed before a
-    replica is removed (REPLICA-24)
-SETMOVE-3  every step is found again in the decisions and the directories: any process continues
-    after a stop
-SETMOVE-4  before the leader changes on request, its ISR copies what it has: an election loses no
-    record of `acks=1` that was there before. So do the end and the cancellation of a reassignment
-    that take the leader away
+- A reassignment is decided, then the added replicas copy and join as every replica outside the ISR
+  does.
+- After the whole target has joined, one decision finishes it. It is installed before a replica is
+  removed (REPLICA-24).
+- Every step is found again in the decisions and the directories: any process continues after a
+  stop.
+- Before the leader changes on request, its ISR copies what it has: an election loses no record of
+  `acks=1` that was there before. So do the end and the cancellation of a reassignment that take the
+  leader away.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class OpenSet(Protocol):
     topics: SetTopics
 
     def deadline(self) -> int: ...
-    def live(self) -> frozenset[int]: ...
+    def live_nodes(self) -> frozenset[int]: ...
     def replicas(self, place: Place, topic: str) -> PartitionReplicas: ...
     def decide(self, make_event: Callable[[State], Event], *, reason: str = "") -> State: ...
 
@@ -90,11 +90,13 @@ class Assignments:
         # the state for which no directory had a replica too many
         self._cleared: State | None = None
 
-    def _opened(self) -> list[SetDirectory]:
+    def _usable_directories(self) -> list[SetDirectory]:
         """The directories that this process has open and that do not fail."""
-        live = self._set.live()
+        live_nodes = self._set.live_nodes()
         return [
-            each.directory for each in self._set.members.opened() if each.directory.node in live
+            opened.directory
+            for opened in self._set.members.open_members()
+            if opened.node in live_nodes
         ]
 
     # ---- elections -------------------------------------------------------------------------------
@@ -109,15 +111,15 @@ class Assignments:
         UnknownTopicOrPartitionError, ElectionNotNeededError, PreferredLeaderNotAvailableError,
         EligibleLeadersNotAvailableError, LeaderNotAvailableError, NotEnoughDirectoriesError.
         """
-        found = dict[TopicPartition, int]()
+        leaders = dict[TopicPartition, int]()
         problems = list[EmbedlogError]()
         if kind is Election.UNCLEAN:
             # a directory that was just brought back is meant, not the one before it
             self._set.members.tend(by_hand=True)
-        places = self.places(topic, number)
+        places = self.find_places(topic, number)
         for tp, place in places.items():
             try:
-                found[tp] = self._elect(place, tp, kind, node)
+                leaders[tp] = self._elect(place, tp, kind, node)
             except (ElectionNotNeededError, UnknownTopicOrPartitionError):
                 if len(places) == 1:
                     raise
@@ -127,24 +129,26 @@ class Assignments:
                 problems.append(type(problem)(f"{tp.topic}-{tp.partition}: {problem.message}"))
         if problems:
             raise problems[0]
-        return found
+        return leaders
 
     def _elect(self, place: Place, tp: TopicPartition, kind: Election, node: int | None) -> int:
         replicas = self._set.replicas(place, tp.topic)
         if kind is Election.PREFERRED:
             self._commit(replicas)
 
-        def event(state: State) -> Event:
+        def make_event(state: State) -> Event:
             decided = replicas.decided(state)
             return Elect(place, kind, decided.partition_epoch, replicas.observed(decided), node)
 
-        state = self._set.decide(event, reason=f"{kind.value} election")
+        state = self._set.decide(make_event, reason=f"{kind.value} election")
         if replicas.decided(state).leader == NO_LEADER:
             raise error_of(Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE)
         return replicas.leader(self._set.deadline()).node
 
     def _commit(self, replicas: PartitionReplicas) -> None:
-        """SETMOVE-4."""
+        """Copy the records of the leader to its ISR, and commit them, before the leader changes: an
+        election loses no record of `acks=1` that was there before.
+        """
         with suppress(LeaderChanged, EmbedlogError):
             leader = replicas.leader(self._set.deadline())
             replicas.commit(leader, leader.partition.published().log_end, self._set.deadline())
@@ -157,27 +161,31 @@ class Assignments:
         nodes may lead.
         """
         state = self._set.decisions.hint()
-        live = self._set.live()
-        found: dict[TopicPartition, int] = {}
-        for preferred in live:
-            own = [each for each in state.partitions.values() if each.replicas[0] == preferred]
-            away = [each for each in own if each.leader != preferred]
-            if not own or 100 * len(away) <= percentage * len(own):
+        leaders: dict[TopicPartition, int] = {}
+        for node in self._set.live_nodes():
+            own = [
+                partition
+                for partition in state.partitions.values()
+                if partition.replicas[0] == node
+            ]
+            led_by_others = [partition for partition in own if partition.leader != node]
+            if not own or 100 * len(led_by_others) <= percentage * len(own):
                 continue
-            for each in away:
-                if preferred in each.isr and not each.adding and not each.removing:
-                    tp = TopicPartition(state.topics[each.topic_id].name, each.number)
-                    with suppress(
-                        ElectionNotNeededError,
-                        PreferredLeaderNotAvailableError,
-                        UnknownTopicOrPartitionError,
-                    ):
-                        found[tp] = self._elect(
-                            (each.topic_id, each.number), tp, Election.PREFERRED, None
-                        )
-        return found
+            for partition in led_by_others:
+                if node not in partition.isr or partition.adding or partition.removing:
+                    continue
+                topic = state.topics[partition.topic_id].name
+                tp = TopicPartition(topic, partition.number)
+                place = (partition.topic_id, partition.number)
+                with suppress(
+                    ElectionNotNeededError,
+                    PreferredLeaderNotAvailableError,
+                    UnknownTopicOrPartitionError,
+                ):
+                    leaders[tp] = self._elect(place, tp, Election.PREFERRED, None)
+        return leaders
 
-    def places(self, topic: str | None, number: int | None) -> dict[TopicPartition, Place]:
+    def find_places(self, topic: str | None, number: int | None) -> dict[TopicPartition, Place]:
         """The partitions that the arguments select. Raises UnknownTopicOrPartitionError."""
         if topic is None and number is not None:
             raise TypeError("a partition is given with its topic")
@@ -185,17 +193,17 @@ class Assignments:
         state = self._set.decisions.hint()
         if topic is not None:
             self._set.topics.live(topic)
-        found = {
-            TopicPartition(name, place[1]): place
-            for place in sorted(state.partitions)
-            if (name := state.topics[place[0]].name) == topic or topic is None
-            if number in (None, place[1])
-        }
-        if not found and number is not None:
+        places = dict[TopicPartition, Place]()
+        for place in sorted(state.partitions):
+            topic_id, partition_number = place
+            name = state.topics[topic_id].name
+            if topic in (None, name) and number in (None, partition_number):
+                places[TopicPartition(name, partition_number)] = place
+        if not places and number is not None:
             raise UnknownTopicOrPartitionError(
                 f"topic {topic!r} has no partition {number}", found=number
             )
-        return found
+        return places
 
     # ---- reassignments ---------------------------------------------------------------------------
 
@@ -207,10 +215,10 @@ class Assignments:
         Raises UnknownTopicOrPartitionError, InvalidReplicaAssignmentError,
         NoReassignmentInProgressError, NotEnoughDirectoriesError.
         """
-        places = {tp: self.places(tp.topic, tp.partition)[tp] for tp in targets}
+        places = {tp: self.find_places(tp.topic, tp.partition)[tp] for tp in targets}
 
-        def step(place: Place, topic: str, target: Sequence[int] | None) -> MakeEvent:
-            def event(state: State, offset: int) -> Event:
+        def make_step(place: Place, topic: str, target: Sequence[int] | None) -> MakeEvent:
+            def make_event(state: State, offset: int) -> Event:
                 decided = state.partitions.get(place)
                 change = -1 if decided is None else decided.partition_epoch
                 if target is not None:
@@ -218,13 +226,15 @@ class Assignments:
                 seen = {} if decided is None else self._set.replicas(place, topic).observed(decided)
                 return CancelReassignment(place, change, seen)
 
-            return event
+            return make_event
 
-        for tp in (tp for tp, target in targets.items() if target is None):
+        for tp, target in targets.items():
+            if target is not None:
+                continue
             decided = self._set.decisions.hint().partitions.get(places[tp])
             if decided is not None and decided.leader in decided.adding:
                 self._commit(self._set.replicas(places[tp], tp.topic))
-        steps = [step(places[tp], tp.topic, target) for tp, target in targets.items()]
+        steps = [make_step(places[tp], tp.topic, target) for tp, target in targets.items()]
         self._set.decisions.decide_all(steps, self._set.deadline(), reason="reassignment")
         for tp, place in places.items():
             if not self.advance(place, tp.topic):
@@ -234,35 +244,32 @@ class Assignments:
     def in_progress(self) -> dict[TopicPartition, Reassignment]:
         """The reassignments that are not finished."""
         state = self._set.decisions.hint()
-        return {
-            TopicPartition(state.topics[place[0]].name, place[1]): self._progress(
-                place, each, state
-            )
-            for place, each in sorted(state.partitions.items())
-            if each.adding or each.removing
-        }
+        reassignments = dict[TopicPartition, Reassignment]()
+        for place, partition in sorted(state.partitions.items()):
+            if partition.adding or partition.removing:
+                topic_id, number = place
+                tp = TopicPartition(state.topics[topic_id].name, number)
+                reassignments[tp] = self._describe(place, partition, state)
+        return reassignments
 
-    def _progress(self, place: Place, decided: Partition, state: State) -> Reassignment:
+    def _describe(self, place: Place, decided: Partition, state: State) -> Reassignment:
         target = tuple(node for node in decided.replicas if node not in decided.removing)
-        records = size = None
+        records_left: int | None = None
+        bytes_left: int | None = None
         with suppress(EmbedlogError):
-            topic = state.topics[place[0]].name
+            topic = state.topics[decided.topic_id].name
             leader = self._set.replicas(place, topic).leader(self._set.deadline()).partition
-            missing = [node for node in target if node not in decided.isr]
-            present = {
-                each.node: each.present(place, topic)
-                for each in self._opened()
-                if each.node in missing
-            }
-            now = leader.published()
-            sizes = [0 if each is None else each.size_bytes() for each in present.values()]
-            ends = [
-                now.log_start if each is None else each.published().log_end
-                for each in present.values()
+            copies = [
+                directory.find_open(place, topic)
+                for directory in self._usable_directories()
+                if directory.node in target and directory.node not in decided.isr
             ]
-            records = now.log_end - min([now.log_end, *ends])
-            size = max([0, *(leader.size_bytes() - each for each in sizes)])
-        return Reassignment(target, decided.adding, decided.removing, records, size)
+            now = leader.published()
+            sizes = [0 if copy is None else copy.size_bytes() for copy in copies]
+            ends = [now.log_start if copy is None else copy.published().log_end for copy in copies]
+            records_left = now.log_end - min([now.log_end, *ends])
+            bytes_left = max([0, *(leader.size_bytes() - size for size in sizes)])
+        return Reassignment(target, decided.adding, decided.removing, records_left, bytes_left)
 
     def tend(
         self, place: Place, topic: str, ending: Callable[[], bool], until_ns: int | None = None
@@ -275,7 +282,7 @@ class Assignments:
         """
         replicas = self._set.replicas(place, topic)
         waiting = frozenset[int]()
-        # without one, the other partitions do not wait
+        # without a leader it raises at once: the other partitions do not wait
         replicas.leader(self._set.deadline(), wait=False)
         if replicas.damaged:
             repair_damaged(replicas, self._set.deadline, ending)
@@ -285,7 +292,8 @@ class Assignments:
         else:
             copies = self._catching_up.get(place)
             if copies is None:
-                copies = self._catching_up[place] = CatchUp(replicas, self._set.deadline)
+                copies = CatchUp(replicas, self._set.deadline)
+                self._catching_up[place] = copies
             try:
                 waiting = copies.waiting(decided, ending, until_ns)
             except LeaderChanged:
@@ -294,8 +302,8 @@ class Assignments:
         self.advance(place, topic)
 
     def advance(self, place: Place, topic: str) -> bool:
-        """Finish the reassignment of a partition if its target is in the ISR (SETMOVE-2); True if
-        it is finished now.
+        """Finish the reassignment of a partition if its target is in the ISR; True if it is
+        finished now.
         """
         decided = self._set.decisions.hint().partitions.get(place)
         if decided is None or not (decided.adding or decided.removing):
@@ -307,44 +315,48 @@ class Assignments:
         if decided.leader not in target:
             self._commit(replicas)
 
-        def event(state: State, offset: int) -> Event:
-            now = state.partitions.get(place, decided)
-            return FinishReassignment(place, decided.partition_epoch, replicas.observed(now))
+        def make_event(state: State, offset: int) -> Event:
+            present = state.partitions.get(place, decided)
+            return FinishReassignment(place, decided.partition_epoch, replicas.observed(present))
 
-        found = self._set.decisions.propose(
-            Steps([event]),
+        result = self._set.decisions.propose(
+            Steps([make_event]),
             self._set.deadline(),
             reason="all replicas of the reassignment are in sync",
         )
-        if isinstance(found, Refusal):
-            if found not in SUPERSEDED:
-                logger.info("%s: the reassignment is not finished: %s", replicas.name, found.value)
+        if isinstance(result, Refusal):
+            if result not in SUPERSEDED:
+                logger.info("%s: the reassignment is not finished: %s", replicas.name, result.value)
             return False
         replicas.leader(self._set.deadline())
         return True
 
     def clear(self) -> None:
-        """Remove the replicas of this set's topics that no decision names (SETMOVE-2), in the
-        directories of this process.
+        """Remove the replicas of this set's topics that no decision names, in the directories of
+        this process.
 
         Their files of topics get the decided settings.
         """
         state = self._set.decisions.hint()
         if state is self._cleared:
             return
-        done = True
-        for opened in self._opened():
+        is_clear = True
+        run_at = self._set.members.workers.run_at
+        for directory in self._usable_directories():
+            path = directory.path
             try:
-                at = self._set.members.workers.at
-                at(opened.path, partial(opened.note_settings, state))
-                for topic_id, number in at(opened.path, partial(opened.unassigned, state)):
+                run_at(path, partial(directory.note_settings, state))
+                places = run_at(path, partial(directory.unassigned_partitions, state))
+                for place in places:
+                    topic_id, _ = place
                     topic = state.topics[topic_id].name
-                    done &= self._remove((topic_id, number), topic, opened.node)
+                    if not self._remove(place, topic, directory.node):
+                        is_clear = False
             except EmbedlogError as problem:
-                what = f"settings, or replicas that were moved away, stay in {opened.path}"
-                _logging.report(logger, logging.WARNING, (opened.path, "clear"), what, problem)
-                done = False
-        self._cleared = state if done else None
+                text = f"settings, or replicas that were moved away, stay in {path}"
+                _logging.report(logger, logging.WARNING, (path, "clear"), text, problem)
+                is_clear = False
+        self._cleared = state if is_clear else None
 
     def _remove(self, place: Place, topic: str, node: int) -> bool:
         """Remove one replica. The decision without it counts and is installed before."""
@@ -354,7 +366,12 @@ class Assignments:
             return False
         leader = self._set.replicas(place, topic).leader(self._set.deadline())
         # it may fail meanwhile
-        opened = next((each for each in self._opened() if each.node == node), None)
-        if opened is None or leader.epoch < decided.leader_epoch:
+        directories = [
+            directory for directory in self._usable_directories() if directory.node == node
+        ]
+        if not directories or leader.epoch < decided.leader_epoch:
             return False
-        return self._set.members.workers.at(opened.path, partial(opened.drop, place, state))
+        (directory,) = directories
+        return self._set.members.workers.run_at(
+            directory.path, partial(directory.drop, place, state)
+        )

@@ -1,11 +1,11 @@
 """This module moves all replicas off a directory before it is retired, and gives partitions more
 replicas.
 
-MOVE-1  the directory takes no new replicas first. Then one decision reassigns its partitions
-MOVE-2  each replica is replaced by one in the usable directory with the fewest of them. A partition
-    keeps the number of its replicas
-MOVE-3  only internal topics get fewer replicas, if too few directories remain: their number follows
-    that of the directories
+- The directory takes no new replicas first. Then one decision reassigns its partitions.
+- Each replica is replaced by one in the usable directory with the fewest of them. A partition keeps
+  the number of its replicas.
+- Only internal topics get fewer replicas, if too few directories remain: their number follows that
+  of the directories.
 """
 
 from __future__ import annotations
@@ -33,30 +33,44 @@ if TYPE_CHECKING:
 
 
 def targets(state: State, node: int, usable: Collection[int]) -> dict[TopicPartition, list[int]]:
-    """The replicas of each partition without a node (MOVE-2). Raises ReplicaSetError if too few
-    directories remain.
+    """The replicas of each partition without a node. Raises ReplicaSetError if too few directories
+    remain.
     """
-    held = Counter(other for each in state.partitions.values() for other in each.replicas)
-    found: dict[TopicPartition, list[int]] = {}
-    for place, each in sorted(state.partitions.items()):
-        wanted = [other for other in each.replicas if other not in each.removing]
-        if node not in wanted:
+    replica_counts = _count_replicas(state)
+    new_targets: dict[TopicPartition, list[int]] = {}
+    for (topic_id, number), partition in sorted(state.partitions.items()):
+        target = _target_of(partition)
+        if node not in target:
             continue
-        name = state.topics[place[0]].name
-        free = [other for other in usable if other != node and other not in wanted]
-        if not free and (len(wanted) == 1 or not is_internal(name)):
+        name = state.topics[topic_id].name
+        free = [candidate for candidate in usable if candidate != node and candidate not in target]
+        if not free and (len(target) == 1 or not is_internal(name)):
             raise ReplicaSetError(
                 f"too few directories would remain for the replicas of {name}: add one, or "
                 "reassign the topic to fewer",
-                expected=f"more than {len(wanted) - 1} directories",
+                expected=f"more than {len(target) - 1} directories",
                 found=len(usable),
                 paths=[state.nodes[node].path],
             )
-        new = [min(free, key=lambda other: (held[other], other))] if free else []
-        held.update(new)
-        at = wanted.index(node)
-        found[TopicPartition(name, place[1])] = [*wanted[:at], *new, *wanted[at + 1 :]]
-    return found
+        position = target.index(node)
+        if free:
+            successor = min(free, key=lambda candidate: (replica_counts[candidate], candidate))
+            replica_counts[successor] += 1
+            target[position] = successor
+        else:
+            del target[position]
+        new_targets[TopicPartition(name, number)] = target
+    return new_targets
+
+
+def _count_replicas(state: State) -> Counter[int]:
+    """The number of replicas of each node."""
+    return Counter(node for partition in state.partitions.values() for node in partition.replicas)
+
+
+def _target_of(partition: Partition) -> list[int]:
+    """The replicas of a partition at the end of its reassignment."""
+    return [node for node in partition.replicas if node not in partition.removing]
 
 
 def growing_targets(state: State, factor: int) -> dict[TopicPartition, list[int]]:
@@ -64,38 +78,36 @@ def growing_targets(state: State, factor: int) -> dict[TopicPartition, list[int]
 
     Raises InvalidReplicationFactorError if fewer directories take replicas.
     """
-    racks = {
-        node: each.rack for node, each in state.nodes.items() if each.replicas and not each.leaving
-    }
+    racks = state.usable_racks()
     if factor > len(racks):
         raise InvalidReplicationFactorError(
             "fewer directories take replicas: add one by add_directory(path)",
             expected=f"1 to {len(racks)}",
             found=factor,
         )
-    held = Counter(node for each in state.partitions.values() for node in each.replicas)
-    found: dict[TopicPartition, list[int]] = {}
-    for place, each in sorted(state.partitions.items()):
-        wanted = [node for node in each.replicas if node not in each.removing]
-        missing = factor - len(wanted)
-        for _ in range(missing):
-            new = _next_replica(racks, wanted, held)
-            held[new] += 1
-            wanted.append(new)
-        if missing > 0:
-            found[TopicPartition(state.topics[place[0]].name, place[1])] = wanted
-    return found
+    replica_counts = _count_replicas(state)
+    new_targets: dict[TopicPartition, list[int]] = {}
+    for (topic_id, number), partition in sorted(state.partitions.items()):
+        target = _target_of(partition)
+        missing_count = factor - len(target)
+        for _ in range(missing_count):
+            node = _choose_node(racks, target, replica_counts)
+            replica_counts[node] += 1
+            target.append(node)
+        if missing_count > 0:
+            new_targets[TopicPartition(state.topics[topic_id].name, number)] = target
+    return new_targets
 
 
-def _next_replica(
-    racks: Mapping[int, str | None], present: Collection[int], held: Counter[int]
+def _choose_node(
+    racks: Mapping[int, str | None], present: Collection[int], replica_counts: Counter[int]
 ) -> int:
     """A further node for a partition: on a rack that it does not have, else with the fewest
     replicas.
     """
     used_racks = {racks.get(node) for node in present} - {None}
     free = [node for node in racks if node not in present]
-    return min(free, key=lambda node: (racks[node] in used_racks, held[node], node))
+    return min(free, key=lambda node: (racks[node] in used_racks, replica_counts[node], node))
 
 
 def move_off(
@@ -109,30 +121,35 @@ def move_off(
     before the deadline.
     """
     state = decisions.settle(deadline_ns)
-    if not _held(state, node):
+    if not _partitions_on(state, node):
         return
-    wanted = targets(state, node, usable)
+    new_targets = targets(state, node, usable)
     if not state.nodes[node].leaving:
         decisions.decide(lambda state: Retire(node), deadline_ns)
-    while wanted:
+    while new_targets:
         try:
-            assignments.reassign(wanted)
+            assignments.reassign(new_targets)
             break
         except UnknownTopicOrPartitionError:  # one of the topics was deleted meanwhile
-            if (left := targets(decisions.settle(deadline_ns), node, usable)) == wanted:
+            present_targets = targets(decisions.settle(deadline_ns), node, usable)
+            if present_targets == new_targets:
                 raise
-            wanted = left
-    while remaining := _held(state := decisions.hint(), node):
-        for each in remaining:
-            name = state.topics[each.topic_id].name
-            place = (each.topic_id, each.number)
+            new_targets = present_targets
+    while True:
+        state = decisions.hint()
+        remaining = _partitions_on(state, node)
+        if not remaining:
+            break
+        for partition in remaining:
+            name = state.topics[partition.topic_id].name
+            place = (partition.topic_id, partition.number)
             try:
                 assignments.tend(place, name, lambda: system.boot_ns() >= deadline_ns)
             except (LeaderNotAvailableError, UnknownTopicOrPartitionError):
                 if place in decisions.hint().partitions:
                     raise
         if system.boot_ns() >= deadline_ns:
-            names = sorted({state.topics[each.topic_id].name for each in remaining})
+            names = sorted({state.topics[partition.topic_id].name for partition in remaining})
             raise ReplicaSetError(
                 "the replicas of the directory are still being moved: the housekeeper continues, "
                 "call this again later",
@@ -143,5 +160,6 @@ def move_off(
     assignments.clear()
 
 
-def _held(state: State, node: int) -> list[Partition]:
-    return [each for each in state.partitions.values() if node in each.replicas]
+def _partitions_on(state: State, node: int) -> list[Partition]:
+    """The partitions with a replica on a node."""
+    return [partition for partition in state.partitions.values() if node in partition.replicas]

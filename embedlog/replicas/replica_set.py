@@ -1,14 +1,14 @@
 """This module opens the directories of a set together: their copies of the decision log, their
 registration, their partitions.
 
-REPLICASET-1  a set opens with the directories that answer (`set_members`); what needs a majority
-    fails without one
-REPLICASET-2  a partition has one object for this process, whichever directory leads; a consumer
-    with a rack has its own one, to read
-REPLICASET-3  the decided settings of a topic apply to its partitions in each directory, whatever
-    the file of topics there has
-REPLICASET-4  a topic is created with the `min.insync.replicas` of the log, unless it has its own.
-    Only a decided value applies to the high watermark, to the ELR, and to all processes
+- A set opens with the directories that answer (`set_members`); what needs a majority fails without
+  one.
+- A partition has one object for this process, whichever directory leads; a consumer with a rack has
+  its own one, to read.
+- The decided settings of a topic apply to its partitions in each directory, whatever the file of
+  topics there has.
+- A topic is created with the `min.insync.replicas` of the log, unless it has its own. Only a
+  decided value applies to the high watermark, to the ELR, and to all processes.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class ReplicaSet:
         self.members.open(checked, racks or {})
         self.directories = self.members.directories
         self.decisions = self.members.decisions
-        self.topics = self._topics = SetTopics(self.decisions.hint)
+        self.topics = SetTopics(self.decisions.hint)
+        self._topics = self.topics
         self.topics.settings_changed = self._apply_settings
         self.assignments = Assignments(self)
         self.verification = Verification(self)
@@ -97,9 +98,7 @@ class ReplicaSet:
 
     @property
     def least_default(self) -> int:
-        """`min.insync.replicas` of a topic without a decided value, for this process
-        (LEADERS-9).
-        """
+        """`min.insync.replicas` of a topic without a decided value, for this process."""
         return self._config.min_insync_replicas
 
     def deadline(self) -> int:
@@ -111,17 +110,16 @@ class ReplicaSet:
     def replicas(self, place: Place, topic: str) -> PartitionReplicas:
         """The replicas of one partition."""
         with self._mutex:
-            found = self._replicas.get(place)
-            if found is None:
-                found = self._replicas[place] = PartitionReplicas(
-                    self.directories, self.decisions, place, topic
-                )
-                found.peers = self.used
-                found.unclean_default = self._config.unclean_leader_election_enable
-                found.least_default = self.least_default
-            return found
+            replicas = self._replicas.get(place)
+            if replicas is None:
+                replicas = PartitionReplicas(self.directories, self.decisions, place, topic)
+                self._replicas[place] = replicas
+                replicas.peers = self.used_replicas
+                replicas.unclean_default = self._config.unclean_leader_election_enable
+                replicas.least_default = self.least_default
+            return replicas
 
-    def used(self) -> list[PartitionReplicas]:
+    def used_replicas(self) -> list[PartitionReplicas]:
         """The replicas of all partitions that this process uses."""
         with self._mutex:
             return list(self._replicas.values())
@@ -131,21 +129,22 @@ class ReplicaSet:
         directory has.
         """
         node = self.directories.blame(problem, missing=True)
-        parts = () if problem.path is None else Path(problem.path).parts
-        missing = isinstance(problem, StorageError) and problem.errno == errno.ENOENT
-        if node is None or not (missing or isinstance(problem, DAMAGE)):
+        is_missing = isinstance(problem, StorageError) and problem.errno == errno.ENOENT
+        if node is None or not (is_missing or isinstance(problem, DAMAGE)):
             return False
+        parts = () if problem.path is None else Path(problem.path).parts
         if partition_name(LOG, 0) in parts:
             return len(self.decisions.nodes) > 1
         state = self.decisions.hint()
-        return any(
-            partition_name(state.topics[topic_id].name, number) in parts and set(each.isr) - {node}
-            for (topic_id, number), each in state.partitions.items()
-        )
+        for (topic_id, number), partition in state.partitions.items():
+            is_its_path = partition_name(state.topics[topic_id].name, number) in parts
+            if is_its_path and set(partition.isr) - {node}:
+                return True
+        return False
 
     def partition(self, name: str, number: int) -> ReplicatedPartition:
         """The partition of a topic that `topics` has. Raises UnknownTopicOrPartitionError."""
-        topic, topic_id = self.topics.identified(name)
+        topic, topic_id = self.topics.topic_with_id(name)
         if type(number) is not int:
             raise TypeError(f"a partition's number is an int, not {type(number).__name__}")
         if not 0 <= number < topic.partitions:
@@ -155,19 +154,19 @@ class ReplicaSet:
                 found=number,
             )
         place = topic_id, number
-        found = self._partitions.get(place)
-        if found is None:
-            replicas = self.replicas(place, name)
-            made = ReplicatedPartition(
-                replicas,
+        partition = self._partitions.get(place)
+        if partition is None:
+            partition = ReplicatedPartition(
+                self.replicas(place, name),
                 lambda: self._topic_config(name),
                 self._config.lock_timeout_ms,
                 self._check_open,
             )
-            found = self._partitions.setdefault(place, made)
-        return found
+            # of two threads, one result counts
+            partition = self._partitions.setdefault(place, partition)
+        return partition
 
-    def nearby(self, name: str, number: int, rack: str) -> NearbyPartition:
+    def nearby_partition(self, name: str, number: int, rack: str) -> NearbyPartition:
         """The partition for one consumer in a rack. Raises UnknownTopicOrPartitionError."""
         replicas = self.replicas(self.partition(name, number).place, name)
         return NearbyPartition(
@@ -178,7 +177,7 @@ class ReplicaSet:
             rack,
         )
 
-    def copied(self, name: str, number: int) -> CopiedPartition:
+    def copied_partition(self, name: str, number: int) -> CopiedPartition:
         """The partition for a copy of its files. Raises UnknownTopicOrPartitionError."""
         replicas = self.replicas(self.partition(name, number).place, name)
         return CopiedPartition(
@@ -190,15 +189,15 @@ class ReplicaSet:
 
     def settings_of(self, topic: Topic) -> Mapping[str, str]:
         """The decided settings of a topic of a directory; its own ones if no decision has it."""
-        found = None if self._topics is None else self._topics.get(topic.name)
-        return topic.config if found is None or found.topic_id != topic.topic_id else found.config
+        decided = None if self._topics is None else self._topics.get(topic.name)
+        if decided is None or decided.topic_id != topic.topic_id:
+            return topic.config
+        return decided.config
 
     def _apply_settings(self) -> None:
-        """Apply changed settings to the partitions of all directories in this process
-        (REPLICASET-3).
-        """
-        for each in self.members.opened():
-            each.directory.log_directory.apply_settings()
+        """Apply changed settings to the partitions of all directories in this process."""
+        for opened in self.members.open_members():
+            opened.directory.log_directory.apply_settings()
 
     def _topic_config(self, name: str) -> TopicConfig:
         return self._config.topic_config(self.topics.live(name).config)
@@ -226,32 +225,30 @@ class ReplicaSet:
         InvalidReplicaAssignmentError.
         """
         topic_id = UUID(bytes=topic.id_bytes)
-        given = (
-            None
-            if assignment is None
-            else tuple(tuple(assignment[number]) for number in sorted(assignment))
-        )
+        replicas: tuple[tuple[int, ...], ...] | None = None
+        if assignment is not None:
+            replicas = tuple(tuple(assignment[number]) for number in sorted(assignment))
         start = random.randrange(1 << 16)
         shift = random.randrange(1 << 16)
         least = {LEAST: str(self.least_default)} if self.least_default > 1 else {}
-        config = {**least, **topic.config}  # REPLICASET-4
+        config = {**least, **topic.config}
 
-        def event(state: State) -> Event:
+        def make_event(state: State) -> Event:
             return CreateTopic(
                 topic.name,
                 topic_id,
-                self.live(),
+                self.live_nodes(),
                 topic.partitions,
                 factor,
-                start,
-                shift,
-                assignment=given,
+                start=start,
+                shift=shift,
+                assignment=replicas,
                 config=config,
                 removed=(before or state).removed,
             )
 
         try:
-            state = self.decide(event)
+            state = self.decide(make_event)
         except TopicDeleted:
             return False
         for number in range(len(state.partitions_of(topic_id))):
@@ -262,14 +259,16 @@ class ReplicaSet:
         """Retire the partitions of a deleted topic in the directories that this process uses;
         others do so when they see it.
         """
-        for each in self.members.opened():
+        for opened in self.members.open_members():
             try:
-                self.members.workers.at(each.path, partial(each.directory.retire, name, topic_id))
+                self.members.workers.run_at(
+                    opened.path, partial(opened.directory.retire, name, topic_id)
+                )
             except EmbedlogError as problem:
                 logger.warning(
                     "the partitions of the deleted topic %s stay in %s: %s",
                     name,
-                    each.path,
+                    opened.path,
                     problem,
                 )
 
@@ -279,37 +278,40 @@ class ReplicaSet:
 
         Raises NotEnoughDirectoriesError.
         """
-        found = self._undecided(self.decisions.hint(), names)
-        return (
-            sorted(self._undecided(self.decisions.settle(self.deadline()), names)) if found else []
-        )
+        if not self._undecided_topics(self.decisions.hint(), names):
+            return []
+        return sorted(self._undecided_topics(self.decisions.settle(self.deadline()), names))
 
-    def _undecided(self, state: State, names: Collection[str] | None) -> set[tuple[str, UUID]]:
-        found = set[tuple[str, UUID]]()
-        for each in self.members.opened():
-            if each.node not in state.nodes:
+    def _undecided_topics(
+        self, state: State, names: Collection[str] | None
+    ) -> set[tuple[str, UUID]]:
+        topics = set[tuple[str, UUID]]()
+        for opened in self.members.open_members():
+            if opened.node not in state.nodes:
                 continue  # its topics are those of a log that becomes a set, or of another set
             with suppress(EmbedlogError):  # of a directory that fails: it is asked after its return
-                found |= self.members.workers.at(
-                    each.path, partial(each.directory.undecided, state, names)
+                topics |= self.members.workers.run_at(
+                    opened.path, partial(opened.directory.undecided_topics, state, names)
                 )
-        return found
+        return topics
 
-    def observed(self, state: State) -> Mapping[Place, Observed]:
+    def observe_replicas(self, state: State) -> Mapping[Place, Observed]:
         """The replicas of all partitions with an ELR."""
         return {
-            place: each
-            for place, each in self.members.observed(state).items()
+            place: observed
+            for place, observed in self.members.observe_replicas(state).items()
             if state.partitions[place].elr
         }
 
-    def size(self) -> int:
+    def replica_directory_count(self) -> int:
         """The number of directories that take replicas."""
-        return sum(each.replicas for each in self.decisions.hint().nodes.values())
+        return sum(member.replicas for member in self.decisions.hint().nodes.values())
 
-    def live(self) -> frozenset[int]:
+    def live_nodes(self) -> frozenset[int]:
         """The nodes whose directories this process uses."""
-        return frozenset(each.node for each in self.directories if each.usable(system.boot_ns()))
+        return frozenset(
+            member.node for member in self.directories if member.is_usable(system.boot_ns())
+        )
 
     def close(self) -> None:
         """Before the directories are left: bring the high watermarks of the partitions that were
@@ -317,7 +319,5 @@ class ReplicaSet:
         """
         if self._read_only:
             return
-        with self._mutex:
-            used = list(self._replicas.values())
-        for each in used:
-            each.close(self.deadline())
+        for replicas in self.used_replicas():
+            replicas.close(self.deadline())

@@ -1,8 +1,7 @@
 """This module shows the decided topics of a set to the engine, as `TopicRegistry` shows those of a
 directory.
 
-SETTOPICS-1  the topics are those of the newest state that one copy of the decision log shows
-    (QUORUM-7)
+- The topics are those of the newest state that one copy of the decision log shows (QUORUM-7).
 """
 
 from __future__ import annotations
@@ -42,12 +41,13 @@ class SetTopics:
             return False
         while True:
             before = self._topics
-            found = {
-                topic.name: (topic_of(state, each), each) for each, topic in state.topics.items()
+            topics = {
+                decided.name: (topic_of(state, topic_id), topic_id)
+                for topic_id, decided in state.topics.items()
             }
-            self._topics = found
+            self._topics = topics
             self._state = state
-            if _settings(before) != _settings(found):
+            if _settings_of(before) != _settings_of(topics):
                 self.settings_changed()
             newest = self._hint()
             if newest is state:
@@ -57,21 +57,25 @@ class SetTopics:
 
     def get(self, name: str) -> Topic | None:
         """The topic; None if there is none with this name."""
-        found = self._topics.get(name)
-        return None if found is None else found[0]
+        entry = self._topics.get(name)
+        if entry is None:
+            return None
+        topic, _ = entry
+        return topic
 
     def live(self, name: str) -> Topic:
         """The topic. Raises UnknownTopicOrPartitionError, with similar names."""
-        return self.identified(name)[0]
+        topic, _ = self.topic_with_id(name)
+        return topic
 
-    def identified(self, name: str) -> tuple[Topic, UUID]:
+    def topic_with_id(self, name: str) -> tuple[Topic, UUID]:
         """As `live`, with its id."""
-        found = self._topics.get(name)
-        if found is None:
+        entry = self._topics.get(name)
+        if entry is None:
             near = nearest(name, list(self._topics))
             hint = f"did you mean {near[0]!r}?" if near else "create_topic() creates it"
             raise UnknownTopicOrPartitionError(f"topic {name!r} is unknown; {hint}")
-        return found
+        return entry
 
     def every_name(self) -> Iterable[str]:
         """Names of all topics, without an order."""
@@ -86,5 +90,5 @@ class SetTopics:
         return [topic for _, (topic, _) in sorted(self._topics.items())]
 
 
-def _settings(topics: Mapping[str, tuple[Topic, UUID]]) -> dict[str, Mapping[str, str]]:
+def _settings_of(topics: Mapping[str, tuple[Topic, UUID]]) -> dict[str, Mapping[str, str]]:
     return {name: topic.config for name, (topic, _) in topics.items()}

@@ -19,7 +19,7 @@ from embedlog.log_directory import LogDirectory
 from embedlog.replica import ReplicatedEngine
 from embedlog.replicas.observation import directory_view
 from embedlog.replicas.observation.answers import Answers
-from embedlog.replicas.observation.directory_view import Observation
+from embedlog.replicas.observation.directory_view import DirectoryObservation
 from embedlog.replicas.rules.events import CreateTopic
 from tests.support.described_sets import PATIENT_S, changed, created, opened, replica, sent, states
 
@@ -35,7 +35,7 @@ def test_the_states_of_a_partition_from_its_decision_to_its_deletion(tmp_path: P
     with opened(tmp_path) as log:
         replicas = cast("ReplicatedEngine", log._engine).set
         replicas.decide(
-            lambda state: CreateTopic("t", topic_id, replicas.live(), assignment=((1, 2),))
+            lambda state: CreateTopic("t", topic_id, replicas.live_nodes(), assignment=((1, 2),))
         )
         assert shown(log) == ("NewPartition", {1: "NewReplica", 2: "NewReplica"}), (
             "decided, and not installed"
@@ -144,7 +144,7 @@ class Hanging:
         self._real = directory_view.observe
         monkeypatch.setattr(directory_view, "observe", self.observe)
 
-    def observe(self, directory: LogDirectory, places: Any) -> Observation:
+    def observe(self, directory: LogDirectory, places: Any) -> DirectoryObservation:
         if directory.path == self.path and self.active:
             self.count += 1
             assert self.go_on.wait(PATIENT_S)
@@ -175,7 +175,7 @@ def test_a_directory_that_hangs_is_described_as_failed_and_is_not_called_again(
         finally:
             hanging.active = False
             hanging.go_on.set()
-        describer._answers._hanging[2].ended(PATIENT_S)
+        describer._answers._hanging[2].wait_for_end(PATIENT_S)
         describer._answers._timeout_s = PATIENT_S
         assert states(log.replicas()) == {1: "live", 2: "live", 3: "live"}
 
@@ -201,7 +201,7 @@ def test_copies_of_the_decision_log_that_hang_leave_the_last_decisions(
         finally:
             monkeypatch.undo()
             go_on.set()
-        assert describer._answers._hanging[-1].ended(PATIENT_S)
+        assert describer._answers._hanging[-1].wait_for_end(PATIENT_S)
 
 
 def test_metrics_of_a_reader(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_metrics_of_a_reader(tmp_path: Path) -> None:
 def test_errors_of_the_process_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as log:
 
-        def defect(directory: LogDirectory, places: Any) -> Observation:
+        def defect(directory: LogDirectory, places: Any) -> DirectoryObservation:
             raise ZeroDivisionError
 
         monkeypatch.setattr(directory_view, "observe", defect)

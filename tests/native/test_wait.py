@@ -225,7 +225,7 @@ def test_the_topics_of_several_directories_have_one_version(
         now = three.topics_version()
         assert now != before
         assert now & 1 == any(each.topics() & 1 for each in pages if each is not None)
-        assert three.set.members.followed(now) == [
+        assert three.set.members.followed_pages(now) == [
             (each, each.topics()) for each in pages if each is not None
         ]
         assert three.topics_version() == now
@@ -234,7 +234,7 @@ def test_the_topics_of_several_directories_have_one_version(
         assert (three.topics_version() ^ now) & 1 == 0, (
             "a decision neither begins nor ends a change of topics"
         )
-    assert [seen for _, seen in three.set.members.followed(waits.NOT_FOLLOWED)] == [
+    assert [seen for _, seen in three.set.members.followed_pages(waits.NOT_FOLLOWED)] == [
         waits.NOT_FOLLOWED
     ] * 3
 

@@ -145,7 +145,7 @@ def check_it_waits(log: embedlog.Log) -> None:
 def test_a_crashed_member_leads_only_a_topic_that_was_always_durable(
     tmp_path: Path, created: bool
 ) -> None:
-    """ELECT-6: records before the setting were acknowledged without a sync, and two of three
+    """Records before the setting were acknowledged without a sync, and two of three
     directories lose them.
     """
     durable = {"flush.messages": "1"}

@@ -222,7 +222,7 @@ def test_a_partition_that_cannot_have_its_leader_does_not_stop_the_others(tmp_pa
 
 
 def partition_place(log: embedlog.Log, tp: TopicPartition) -> Any:
-    return log._engine.set.assignments.places(tp.topic, tp.partition)[tp]  # type: ignore[attr-defined]
+    return log._engine.set.assignments.find_places(tp.topic, tp.partition)[tp]  # type: ignore[attr-defined]
 
 
 def test_leaders_return_to_the_preferred_directories(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_replica_that_was_added_again_is_not_removed(tmp_path: Path) -> None:
         log.create_topic("t", assignment={0: [1]})
         filled(log)
         members = log._engine.set.members  # type: ignore[attr-defined]
-        (directory,) = [each.directory for each in members.opened() if each.node == 1]
+        (directory,) = [each.directory for each in members.open_members() if each.node == 1]
         state = log._engine.set.decisions.hint()  # type: ignore[attr-defined]
         ((place, decided),) = state.partitions.items()
         assert not directory.drop(place, state)

@@ -106,7 +106,7 @@ def test_a_directory_that_fails_before_its_replica_is_removed_is_left_alone(
     with written(tmp_path) as log:
         assignments: Assignments = log._engine.set.assignments  # type: ignore[attr-defined]
         place = log._engine.partition("t", 0).place  # type: ignore[attr-defined]
-        monkeypatch.setattr(assignments, "_opened", list)
+        monkeypatch.setattr(assignments, "_usable_directories", list)
         monkeypatch.setattr(log._engine.set.decisions, "settle", lambda until: without(log, place))  # type: ignore[attr-defined]
         assert assignments._remove(place, "t", 3) is False
 
@@ -174,7 +174,7 @@ def test_a_producer_finds_a_topic_that_was_created_again(tmp_path: Path, lost: b
 def test_an_election_of_all_leaves_out_a_topic_that_is_deleted_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = Assignments.places
+    places = Assignments.find_places
 
     def deleting(self: Assignments, topic: str | None, number: int | None) -> Any:
         found = places(self, topic, number)
@@ -183,7 +183,7 @@ def test_an_election_of_all_leaves_out_a_topic_that_is_deleted_meanwhile(
 
     with written(tmp_path) as log:
         log.create_topic("u", assignment={0: [1, 2, 3]})
-        monkeypatch.setattr(Assignments, "places", deleting)
+        monkeypatch.setattr(Assignments, "find_places", deleting)
         assert log.elect() == {}
         log.create_topic("t", assignment={0: [1, 2, 3]})
         with pytest.raises(UnknownTopicOrPartitionError):

@@ -1,6 +1,4 @@
-"""Copies that were made while processes used a directory, and took its place meanwhile
-(REGISTRATION-4).
-"""
+"""Copies that were made while processes used a directory, and took its place meanwhile."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def killed_append(root: Path, node: int) -> None:
 def test_damage_after_a_killed_append_is_replaced(
     tmp_path: Path, damage: Callable[[Path, int], None], node: int
 ) -> None:
-    """The repair of the append finds the damage (RENEWAL-6)."""
+    """The repair of the append finds the damage."""
     with filled(tmp_path) as log, opened(tmp_path) as other:
         assert values(other) == WANTED  # its page and descriptors are those of before the damage
         killed_append(tmp_path, node)
@@ -143,7 +143,7 @@ def test_a_process_that_is_killed_while_a_damaged_log_begins_again(
 def test_a_removed_segment_is_found_by_a_verification(
     tmp_path: Path, which: int, node: int
 ) -> None:
-    """An open descriptor still reads a removed file (COMPARISON-5)."""
+    """An open descriptor still reads a removed file."""
     paths = [tmp_path / f"d{n}" for n in (1, 2, 3)]
     with embedlog.open(paths, config=QUIET) as log:
         log.create_topic("t", assignment={0: [1, 2, 3]}, config={"segment.bytes": "16384"})

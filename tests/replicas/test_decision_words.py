@@ -14,6 +14,7 @@ from embedlog.replicas.observation.decision_words import WINDOW, changes, recent
 from embedlog.replicas.rules.events import (
     AlterIsr,
     CancelReassignment,
+    Condition,
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
@@ -26,7 +27,6 @@ from embedlog.replicas.rules.events import (
     SetConfig,
     SetVoter,
 )
-from embedlog.replicas.rules.events import Found as FoundAs
 from embedlog.replicas.rules.records import NODE, NoOp
 from embedlog.replicas.rules.state import State
 from tests.support.decision_logs import CLUSTER, Process, made
@@ -80,7 +80,7 @@ def test_each_kind_of_decision_has_words() -> None:
     assert said(state, SetVoter(4, False)) == ("node 4: voter True -> False",)
     crashed = Register(
         identity(2, incarnation=incarnation(2, 1)),
-        FoundAs.CRASHED,
+        Condition.CRASHED,
         99,
         seen={PLACE: seen("1 c2 3")},
     )

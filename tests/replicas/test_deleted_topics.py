@@ -101,7 +101,7 @@ def test_a_deletion_that_was_interrupted_is_completed_before_the_name_is_used_ag
         made(log)
         commit(log)
         members = log._engine.set  # type: ignore[attr-defined]
-        topic_id = members.topics.identified("t")[1]
+        topic_id = members.topics.topic_with_id("t")[1]
         members.decide(lambda state: DeleteTopic(topic_id))
         assert live(tmp_path / "d1") == ["t-0"]
         made(log)
@@ -116,7 +116,7 @@ def test_a_late_completion_keeps_the_offsets_of_a_newer_topic(
     """
     with opened(tmp_path, offsets_topic_num_partitions=1) as log:
         made(log)
-        topic_id = log._engine.set.topics.identified("t")[1]  # type: ignore[attr-defined]
+        topic_id = log._engine.set.topics.topic_with_id("t")[1]  # type: ignore[attr-defined]
         log.delete_topic("t")
         made(log)
         commit(log)
@@ -176,7 +176,7 @@ def test_a_new_topic_has_no_offset_of_a_deleted_one_whose_directories_are_away(
         committed_on_the_third(log)
         (tmp_path / "d3").rename(tmp_path / "away")
         members = log._engine.set  # type: ignore[attr-defined]
-        topic_id = members.topics.identified("t")[1]
+        topic_id = members.topics.topic_with_id("t")[1]
         members.decide(lambda state: DeleteTopic(topic_id))
         log.housekeep()
         again(log)
@@ -314,7 +314,7 @@ def test_a_topic_that_is_deleted_during_a_creation_leaves_no_offset(
     ):
         made(log)
         commit(log)
-        topic_id = log._engine.set.topics.identified("t")[1]  # type: ignore[attr-defined]
+        topic_id = log._engine.set.topics.topic_with_id("t")[1]  # type: ignore[attr-defined]
         forget = DeletedTopics._forget
         forgotten = list[Collection[str]]()
 
@@ -329,7 +329,7 @@ def test_a_topic_that_is_deleted_during_a_creation_leaves_no_offset(
             assert log.create_topics(names, exist_ok=True) == names
         assert forgotten == [{"a"}, {"a", "t"}]
         assert log.topics() == ["a", "t"]
-        assert log._engine.set.topics.identified("t")[1] != topic_id  # type: ignore[attr-defined]
+        assert log._engine.set.topics.topic_with_id("t")[1] != topic_id  # type: ignore[attr-defined]
         assert committed(log) is None
         for each in (other, log):
             each.housekeep()  # the offsets would be kept then
@@ -376,7 +376,7 @@ def test_a_topic_that_is_deleted_before_it_would_be_refused_is_not_created(
     with opened(tmp_path, offsets_topic_num_partitions=1) as log:
         made(log)
         commit(log)
-        topic_id = log._engine.set.topics.identified("t")[1]  # type: ignore[attr-defined]
+        topic_id = log._engine.set.topics.topic_with_id("t")[1]  # type: ignore[attr-defined]
         finish = DeletedTopics.finish
 
         def _finish(self: DeletedTopics, names: Collection[str]) -> None:

@@ -50,7 +50,7 @@ def leader(log: embedlog.Log) -> int:
 
 def unavailable(log: embedlog.Log) -> str:
     """The error of a short search for a leader, of which there is none."""
-    replicas = log._engine.set.replicas((log._engine.set.topics.identified("t")[1], 0), "t")  # type: ignore[attr-defined]
+    replicas = log._engine.set.replicas((log._engine.set.topics.topic_with_id("t")[1], 0), "t")  # type: ignore[attr-defined]
     with pytest.raises(LeaderNotAvailableError) as refused:
         replicas.leader(files.deadline_after(0.2))
     return str(refused.value)

@@ -25,7 +25,7 @@ from tests.replicas.test_verification import COUNT, WANTED, assert_equal_copies,
 def used(log: embedlog.Log) -> tuple[PartitionReplicas, Leader, Partition]:
     """The replicas of the partition, its leader, and a follower."""
     assert values(log) == WANTED
-    replicas = next(each for each in log._engine.set.used() if each.topic == "t")  # type: ignore[attr-defined]
+    replicas = next(each for each in log._engine.set.used_replicas() if each.topic == "t")  # type: ignore[attr-defined]
     leader = replicas.leader(log._engine.set.deadline())  # type: ignore[attr-defined]
     follower = replicas.reached(2)
     assert leader.node == 1

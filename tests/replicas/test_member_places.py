@@ -55,9 +55,7 @@ def reason(log: embedlog.Log, node: int) -> str:
 def test_a_copy_of_two_directories_does_not_use_the_third_one_of_the_original(
     tmp_path: Path, *, read_only: bool
 ) -> None:
-    """Neither at its opening, nor later, nor after the copy has registered its own paths
-    (MEMBERDIRECTORY-6).
-    """
+    """Neither at its opening, nor later, nor after the copy has registered its own paths."""
     made(tmp_path)
     copied(tmp_path, 1, 2)
     before = content(tmp_path / "d3")
@@ -101,9 +99,7 @@ def test_a_witness_of_the_original_does_not_vote_in_a_copy(tmp_path: Path) -> No
 
 
 def test_a_directory_of_the_copy_that_comes_later_is_used(tmp_path: Path) -> None:
-    """It was given, and is found there although the decision log has the path of the original
-    (MEMBERDIRECTORY-5).
-    """
+    """It was given, and is found there although the decision log has the path of the original."""
     made(tmp_path)
     copied(tmp_path, 1, 2, 3)
     (tmp_path / "c3").rename(tmp_path / "later")
@@ -122,9 +118,7 @@ def test_a_directory_of_the_copy_that_comes_later_is_used(tmp_path: Path) -> Non
 def test_a_copy_of_all_directories_is_used_beside_the_original(
     tmp_path: Path, *, all_at_once: bool
 ) -> None:
-    """Also if one of them is restored after the others, while a process uses the original
-    (REGISTRATION-7).
-    """
+    """Also if one of them is restored after the others, while a process uses the original."""
     made(tmp_path)
     copied(tmp_path, *NODES)
     with opened(tmp_path, "d1", "d2", "d3") as original:
@@ -141,7 +135,7 @@ def test_a_copy_of_all_directories_is_used_beside_the_original(
 
 
 def test_a_given_directory_of_the_original_is_used_by_a_copy(tmp_path: Path) -> None:
-    """The list of the caller has more weight than what the files have (MEMBERDIRECTORY-5)."""
+    """The list of the caller has more weight than what the files have."""
     made(tmp_path)
     copied(tmp_path, 1, 2)
     with opened(tmp_path, "c1", "c2", "d3") as log:
@@ -191,9 +185,7 @@ def test_other_paths_to_all_given_directories_are_no_other_places(
 
 
 def test_the_rest_of_a_moved_set_is_given_once(tmp_path: Path) -> None:
-    """Nothing distinguishes such directories from a copy whose original is absent
-    (MEMBERDIRECTORY-6).
-    """
+    """Nothing distinguishes such directories from a copy whose original is absent."""
     made(tmp_path)
     given = [by_rename(tmp_path, node) for node in (1, 2)]
     with opened(tmp_path, *given) as log:
@@ -254,7 +246,7 @@ def test_a_set_that_was_moved_as_a_whole_opens(tmp_path: Path) -> None:
 
 
 def test_a_process_follows_to_directories_of_which_none_was_open(tmp_path: Path) -> None:
-    """All directories that it has open leave the set before it looks again (MEMBERDIRECTORY-8)."""
+    """All directories that it has open leave the set before it looks again."""
     made(tmp_path, 1)
     with opened(tmp_path, "d1") as log, opened(tmp_path, "d1") as other:
         node = other.add_directory(tmp_path / "d2")
@@ -265,9 +257,7 @@ def test_a_process_follows_to_directories_of_which_none_was_open(tmp_path: Path)
 
 
 def test_a_member_of_another_generation_does_not_return(tmp_path: Path) -> None:
-    """It has retired the open directory by force: the process does not go over to its side
-    (SETMEMBER-7).
-    """
+    """It has retired the open directory by force: the process does not go over to its side."""
     made(tmp_path, 2)
     (tmp_path / "d2").rename(tmp_path / "side")
     with opened(tmp_path, "d1", "d2") as log:

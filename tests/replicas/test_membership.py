@@ -139,9 +139,9 @@ def test_members_that_contradict_themselves_are_refused(
 def test_quorum_1_a_set_is_one_cluster_with_nodes_from_one(tmp_path: Path) -> None:
     paths = prepared(tmp_path)
     checked = check_set(reversed(paths))
-    assert [each.meta.node_id for each in checked.found if each.meta] == [3, 2, 1]
-    assert len({each.meta.cluster_id for each in checked.found if each.meta}) == 1
-    assert len({each.meta.directory_id for each in checked.found if each.meta}) == 3
+    assert [each.meta.node_id for each in checked.directories if each.meta] == [3, 2, 1]
+    assert len({each.meta.cluster_id for each in checked.directories if each.meta}) == 1
+    assert len({each.meta.directory_id for each in checked.directories if each.meta}) == 3
     assert not checked.is_registered
     registered(paths[:1])
     assert check_set(paths).is_registered
@@ -174,7 +174,7 @@ def test_quorum_1_without_the_check_a_clone_is_a_member(tmp_path: Path) -> None:
     paths = prepared(tmp_path)
     shutil.copytree(paths[0], tmp_path / "clone")
     with mutated("clones_are_members"):
-        assert len(check_set([*paths, tmp_path / "clone"]).found) == 4
+        assert len(check_set([*paths, tmp_path / "clone"]).directories) == 4
 
 
 def test_quorum_1_another_directory_with_the_number_of_a_member_is_refused(tmp_path: Path) -> None:
@@ -246,10 +246,10 @@ def test_a_directory_that_is_missing_or_fails_is_away(tmp_path: Path) -> None:
     paths = prepared(tmp_path)
     registered(paths)
     shutil.rmtree(paths[1])
-    found = check_set(paths).found
+    found = check_set(paths).directories
     assert [each.meta is None for each in found] == [False, True, False]
     with failing(["open"], name=f"{paths[0].name}/meta.properties"):
-        found = check_set(paths).found
+        found = check_set(paths).directories
     assert isinstance(found[0].problem, StorageError)
 
 
@@ -329,10 +329,10 @@ def test_a_set_up_can_be_interrupted_anywhere_and_repeated(tmp_path: Path) -> No
             [paths[0], paths[2], paths[1]] if planned else paths, deadline_ns=later()
         )
         checked = check_set(paths)
-        assert [each.meta.node_id for each in checked.found if each.meta] == [1, 2, 3]
+        assert [each.meta.node_id for each in checked.directories if each.meta] == [1, 2, 3]
         assert checked.membership is not None
         assert [found for found in planned if found != checked.membership.members] == []
-        for each in checked.found:
+        for each in checked.directories:
             assert each.membership is not None
             assert each.meta is not None
             assert each.meta.directory_id == each.membership.own.directory_id
@@ -355,7 +355,7 @@ def test_an_empty_directory_in_the_place_of_a_member_stays_empty(tmp_path: Path)
     registered(paths)
     shutil.rmtree(paths[2])
     paths[2].mkdir()
-    assert set_up.prepare_set(paths, deadline_ns=later()).found[2].is_new
+    assert set_up.prepare_set(paths, deadline_ns=later()).directories[2].is_new
     assert list(paths[2].iterdir()) == []
 
 
@@ -412,7 +412,7 @@ def test_a_removal_by_another_thread_does_not_disturb_a_list_of_directories(tmp_
         present = members._opened
         members._opened = Removing(members._opened)
         try:
-            assert [each.node for each in members.opened()] == [1, 2, 3]
+            assert [each.node for each in members.open_members()] == [1, 2, 3]
             assert members.version() >= 0
         finally:
             members._opened = present

@@ -142,7 +142,7 @@ def test_a_follower_that_leaves_the_isr_is_not_read(tmp_path: Path, reads: Reads
         send(log, b"1")
         assert isr(log) == [1, 3]
         moved_back(tmp_path / "d2")
-        log._engine.set.directories.recovered(2)
+        log._engine.set.directories.recover(2)
         assert offsets(consumer) == [1]
         assert reads.taken() == ["d2", "d1"]
 

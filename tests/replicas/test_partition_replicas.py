@@ -19,7 +19,7 @@ from embedlog.partition.log_context import AppendProgress
 from embedlog.replicas.decisions.proposals import MakeEvent, Steps
 from embedlog.replicas.partition.leaders import Leader
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
-from embedlog.replicas.rules.events import Found, Refusal
+from embedlog.replicas.rules.events import Condition, Refusal
 from tests.support.batches import Row, batch
 from tests.support.replica_partitions import Process, a_set
 from tests.support.stamped_batches import run_of, stamped
@@ -206,11 +206,11 @@ def test_a_second_process_follows_a_failover_of_the_first(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("killed", "mount", "found"),
-    [(False, 1, Found.COMPLETE), (True, 1, Found.COMPLETE), (True, 0, Found.CRASHED)],
+    [(False, 1, Condition.COMPLETE), (True, 1, Condition.COMPLETE), (True, 0, Condition.CRASHED)],
     ids=["closed", "killed", "killed without mount ids"],
 )
 def test_replica_11_a_replica_is_complete_with_its_page_or_after_an_orderly_close(
-    tmp_path: Path, killed: bool, mount: int, found: Found, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, killed: bool, mount: int, found: Condition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a kill the page of before shows everything, if it is of this boot and mount."""
     monkeypatch.setattr(system, "mount_id", lambda path: mount)
@@ -227,7 +227,7 @@ def test_replica_11_a_replica_is_complete_with_its_page_or_after_an_orderly_clos
     assert os.waitpid(pid, 0)[1] == 0
     with a_set(tmp_path) as (decisions, [process]):
         observed = process.replicas.observed(decisions.partition)
-        assert {node: each.found for node, each in observed.items()} == dict.fromkeys(
+        assert {node: each.condition for node, each in observed.items()} == dict.fromkeys(
             (1, 2, 3), found
         )
 

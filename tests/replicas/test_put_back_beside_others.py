@@ -1,8 +1,7 @@
 """A directory is put back to an earlier copy, and several programs open the set at the same time.
 
 One of them enters the directory first. It may be slow or killed before it registers it: no other
-one takes the copy for the registered directory, and it stays away until it is replaced
-(REGISTRATION-2).
+one takes the copy for the registered directory, and it stays away until it is replaced.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def waiting_inside(root: Path, node: int, patch: pytest.MonkeyPatch) -> Iterator
     if child == 0:
         enter = member_directories.enter
 
-        def enter_and_wait(make: Any, path: Path, **options: Any) -> member_directories.Opened:
+        def enter_and_wait(make: Any, path: Path, **options: Any) -> member_directories.OpenMember:
             result = enter(make, path, **options)
             if path.name == f"d{node}":
                 os.write(enter_done, b"x")

@@ -12,8 +12,8 @@ import pytest
 from embedlog.errors import NotEnoughDirectoriesError, ReplicaSetError
 from embedlog.replicas.members import membership, registration, set_up
 from embedlog.replicas.members.membership import Membership, check_set
-from embedlog.replicas.members.registration import Entered, Opening
-from embedlog.replicas.rules.events import Found
+from embedlog.replicas.members.registration import EnteredDirectory, Opening
+from embedlog.replicas.rules.events import Condition
 from embedlog.replicas.rules.state import State
 from embedlog.storage import files
 from embedlog.storage.identity import new_id
@@ -38,7 +38,7 @@ def set_of(root: Path) -> Path:
     return made(root)
 
 
-def entered(root: Path, node: int, **facts: object) -> Entered:
+def entered(root: Path, node: int, **facts: object) -> EnteredDirectory:
     """A process opens a directory: by default the only one, after an orderly close."""
     path = root / f"d{node}"
     found = found_in(root, node)
@@ -56,7 +56,7 @@ def entered(root: Path, node: int, **facts: object) -> Entered:
     return result
 
 
-def registered(root: Path, *every: Entered) -> State:
+def registered(root: Path, *every: EnteredDirectory) -> State:
     with Process(root, cluster=found_in(root, 1).cluster_id) as process:
         return registration.register(process.log, every, deadline_ns=later())
 
@@ -150,11 +150,11 @@ def test_replica_12_a_crashed_directory_had_the_registered_opening_others_are_st
     root = tmp_path / "set"
     shutil.copytree(root / "d2", tmp_path / "old")
     second = entered(root, 2, **CRASHED)
-    assert registration.found_state(second, state) is Found.CRASHED
-    assert registration.found_state(entered(root, 2, **CRASHED), state) is Found.CRASHED, (
+    assert registration.condition_of(second, state) is Condition.CRASHED
+    assert registration.condition_of(entered(root, 2, **CRASHED), state) is Condition.CRASHED, (
         "it crashed again before its registration"
     )
-    assert registration.found_state(entered(root, 1), state) is Found.COMPLETE
+    assert registration.condition_of(entered(root, 1), state) is Condition.COMPLETE
     after = registered(root, entered(root, 1), entered(root, 2, **CRASHED), entered(root, 3))
     shutil.rmtree(root / "d2")
     shutil.copytree(tmp_path / "old", root / "d2")
@@ -180,7 +180,7 @@ def test_a_crashed_directory_with_another_birth_time_is_a_stranger(
         second = entered(tmp_path, 2, **CRASHED, created_ns=now)
         assert ("copied" in registration.strangeness(second, state)) == copied
         if not copied:
-            assert registration.found_state(second, state) is Found.CRASHED
+            assert registration.condition_of(second, state) is Condition.CRASHED
 
 
 def test_a_copy_that_was_closed_in_order_is_complete_when_its_registration_is_recorded(
@@ -189,13 +189,13 @@ def test_a_copy_that_was_closed_in_order_is_complete_when_its_registration_is_re
     begun(tmp_path)
     state = registered(tmp_path, *(entered(tmp_path, node, created_ns=5) for node in NODES))
     moved = entered(tmp_path, 2, created_ns=6)
-    assert registration.found_state(moved, state) is Found.COMPLETE
+    assert registration.condition_of(moved, state) is Condition.COMPLETE
     assert found_in(tmp_path, 2).created_ns == 5
     after = registered(tmp_path, moved)
     assert found_in(tmp_path, 2).created_ns == 6
     assert (
-        registration.found_state(entered(tmp_path, 2, **CRASHED, created_ns=6), after)
-        is Found.CRASHED
+        registration.condition_of(entered(tmp_path, 2, **CRASHED, created_ns=6), after)
+        is Condition.CRASHED
     )
 
 
@@ -209,7 +209,7 @@ def test_a_copy_that_was_closed_in_order_continues_after_a_crash_before_its_regi
     state = registered(tmp_path, *(entered(tmp_path, node, created_ns=5) for node in NODES))
     entered(tmp_path, 2, created_ns=6)
     crashed = entered(tmp_path, 2, **CRASHED, created_ns=6)
-    assert registration.found_state(crashed, state) is Found.CRASHED
+    assert registration.condition_of(crashed, state) is Condition.CRASHED
     assert "copied" in registration.strangeness(
         entered(tmp_path, 2, **CRASHED, created_ns=7), state
     ), "a copy of the crashed one"
@@ -218,7 +218,7 @@ def test_a_copy_that_was_closed_in_order_continues_after_a_crash_before_its_regi
 def test_replica_19_a_directory_that_was_written_alone_is_a_stranger(tmp_path: Path) -> None:
     state = begun(tmp_path)
     set_up.enter_alone(tmp_path / "d1", alone=True, deadline_ns=later())
-    shown = registration.in_file(tmp_path / "d1", found_in(tmp_path, 1))
+    shown = registration.entry_in_file(tmp_path / "d1", found_in(tmp_path, 1))
     assert "without the set" in registration.strangeness(shown, state), (
         "its file shows that to every process"
     )
@@ -260,12 +260,12 @@ def test_replica_19_a_directory_that_replaces_another_one_begins_once(tmp_path: 
     state = registered(tmp_path, entered(tmp_path, 1), entered(tmp_path, 3))
     second = entered(tmp_path, 2, **CRASHED)
     assert not registration.strangeness(second, state)
-    assert registration.found_state(second, state) is Found.FOREIGN
+    assert registration.condition_of(second, state) is Condition.FOREIGN
     after = registered(tmp_path, second)
     recorded = found_in(tmp_path, 2)
     assert not recorded.replaces
     membership.write(tmp_path / "d2", recorded._replace(replaces=True))
-    assert registration.found_state(entered(tmp_path, 2, **CRASHED), after) is Found.CRASHED
+    assert registration.condition_of(entered(tmp_path, 2, **CRASHED), after) is Condition.CRASHED
 
 
 def test_a_prepared_directory_that_the_log_does_not_have_is_added(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_a_retirement_that_another_thread_notices_first_releases_the_directory(
             found = decide(make_event, *args, **options)
             if 2 not in members.decisions.hint().nodes:
                 members.tend(by_hand=True)
-                open_after.append([each.node for each in members.opened()])
+                open_after.append([each.node for each in members.open_members()])
             return found
 
         monkeypatch.setattr(members.decisions, "decide", noticed)

@@ -530,13 +530,13 @@ def test_a_request_can_be_killed_at_any_change_and_is_repeated(
     assert nth > 2 * STRIDE
 
 
-@pytest.mark.parametrize("step", ["decide_all", "note"])
+@pytest.mark.parametrize("step", ["decide_all", "try_to_record"])
 def test_an_interrupt_at_the_registration_of_a_restored_set_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     expected = while_it_was_used(tmp_path)
     paths = [tmp_path / f"d{node}" for node in NODES]
-    owner = registration if step == "note" else DecisionLog
+    owner = registration if step == "try_to_record" else DecisionLog
     original = getattr(owner, step)
 
     def interrupted(*given: Any, **named: Any) -> object:

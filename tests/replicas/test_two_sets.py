@@ -141,7 +141,7 @@ def test_two_directories_that_retired_each_other_are_two_sets(tmp_path: Path) ->
 
 
 def test_a_member_that_was_away_during_a_retirement_by_force_is_a_member(tmp_path: Path) -> None:
-    """It has the earlier generation; a directory of the present one names it (SETMEMBER-7)."""
+    """It has the earlier generation; a directory of the present one names it."""
     made(tmp_path, 4)
     (tmp_path / "d3").rename(tmp_path / "removed")
     forced_out(tmp_path, "d4", "d1", "d2", "d3")

@@ -70,7 +70,7 @@ def test_the_records_that_a_put_back_directory_lacks_are_cut_without_the_rule(
     tmp_path: Path, processes: Nursery
 ) -> None:
     """A process has entered the copy, and is slow before it registers it; another one elects the
-    copy (REGISTRATION-2).
+    copy.
 
     One preemption is enough, after a release of a lock in the copy.
     """

@@ -38,7 +38,7 @@ def failing(
 
 def take_for_originals(root: Path) -> None:
     """Let the copies of directories below a root count as the directories themselves, as after a
-    crash (REGISTRATION-8).
+    crash.
     """
     for path in root.glob(f"*/{file_names.REPLICAS}"):
         found = membership.read(path.parent)

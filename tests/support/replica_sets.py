@@ -12,9 +12,9 @@ from uuid import UUID
 from embedlog.replicas.rules.decide import decide
 from embedlog.replicas.rules.events import (
     Add,
+    Condition,
     CreateTopic,
     Event,
-    Found,
     Identity,
     Observed,
     Place,
@@ -89,12 +89,14 @@ def seen(text: str, ends: Mapping[int, tuple[int, int]] | None = None) -> Observ
     """Observations: `1 2 c3 s4` are two complete nodes, a crashed one and a foreign; `ends` has
     last epochs and log ends.
     """
-    kinds = {"c": Found.CRASHED, "s": Found.FOREIGN, "a": Found.AWAY}
+    kinds = {"c": Condition.CRASHED, "s": Condition.FOREIGN, "a": Condition.AWAY}
     found = {}
     for word in text.split():
         node = int(word.lstrip("csa"))
         found[node] = Seen(
-            kinds.get(word[0], Found.COMPLETE), incarnation(node), *(ends or {}).get(node, (0, 10))
+            kinds.get(word[0], Condition.COMPLETE),
+            incarnation(node),
+            *(ends or {}).get(node, (0, 10)),
         )
     return found
 

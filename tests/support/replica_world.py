@@ -17,11 +17,11 @@ from embedlog.replicas.rules.decide import decide
 from embedlog.replicas.rules.events import (
     AlterIsr,
     CancelReassignment,
+    Condition,
     Elect,
     Election,
     Event,
     FinishReassignment,
-    Found,
     Observed,
     Reassign,
     Refusal,
@@ -97,11 +97,11 @@ class World:
         for node in self.present():
             each = self.directories[node]
             kind = (
-                Found.COMPLETE
+                Condition.COMPLETE
                 if self.is_complete(node)
-                else Found.FOREIGN
+                else Condition.FOREIGN
                 if each.lost == "copy"
-                else Found.CRASHED
+                else Condition.CRASHED
             )
             if self.is_registered(node) and each.lost != "new":
                 found[node] = Seen(
@@ -150,7 +150,7 @@ class World:
 
     def append(self) -> None:
         """To any page that leads, also to one that another leader has replaced."""
-        required = self.state.required(self.partition)
+        required = self.state.required_size(self.partition)
         leading = [
             each
             for each in self.directories.values()
@@ -191,7 +191,11 @@ class World:
     def measure(self) -> None:
         each = self.directories[self.rng.choice(NODES)]
         members = [self.directories[node] for node in each.maximal]
-        if not each.leads or each.away or len(each.settled) < self.state.required(self.partition):
+        if (
+            not each.leads
+            or each.away
+            or len(each.settled) < self.state.required_size(self.partition)
+        ):
             return
         if all(member.epoch == each.epoch and not member.away for member in members):
             each.high = max(each.high, min(len(member.log) for member in members))
@@ -251,7 +255,7 @@ class World:
         for node in self.present():
             each = self.directories[node]
             if not self.is_registered(node):
-                found = Found.FOREIGN if each.lost == "copy" else Found.CRASHED
+                found = Condition.FOREIGN if each.lost == "copy" else Condition.CRASHED
                 event = Register(
                     identity(node, incarnation=incarnation(node, each.incarnation)),
                     found,

@@ -65,7 +65,7 @@ def led_elsewhere(world: World, **config: Any) -> embedlog.Log:
     log.create_topic("t", assignment={0: [1, 2, 3]})
     log.elect("t", 0, unclean=True, node=3)
     log._engine.set.assignments.tend(  # type: ignore[attr-defined]
-        (log._engine.set.topics.identified("t")[1], 0),
+        (log._engine.set.topics.topic_with_id("t")[1], 0),
         "t",
         lambda: False,  # type: ignore[attr-defined]
     )

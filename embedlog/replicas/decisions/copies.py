@@ -112,7 +112,7 @@ class Copy:
     @property
     def hangs(self) -> bool:
         """Whether its directory does not answer now."""
-        return self.lane is not None and self.lane.worker.hangs
+        return self.lane is not None and self.lane.worker.is_hanging
 
     def run(self, call: Callable[[], T]) -> T:
         """The result of a call in the directory of the copy. Raises also StorageError if it

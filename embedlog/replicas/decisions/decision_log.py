@@ -264,7 +264,7 @@ class DecisionLog:
         *,
         reason: str = "",
     ) -> State:
-        """Decide without a majority of the old voters: one of the new voters suffices (GROWTH-4).
+        """Decide without a majority of the old voters: one of the new voters suffices.
         Raises as `decide`.
         """
         found = self._proposed(

@@ -82,7 +82,7 @@ class Session:
                 if copy.lane is None:
                     take()
                 else:
-                    ends.enter(copy.lane.ending(partial(self._let_go, copy)))
+                    ends.enter(copy.lane.end_with(partial(self._let_go, copy)))
                     copy.lane.run(take, limit_ns=max(0, until - now) + LATER_NS)
                 self._held[copy.node] = self._locked[copy.node]
             except EmbedlogError as problem:
@@ -91,14 +91,14 @@ class Session:
     def _take(self, copy: Copy, deadline_ns: int) -> None:
         self._locked[copy.node] = LockedCopy(copy, copy.partition.replica.exclusive(deadline_ns))
         if copy.lane is not None:
-            copy.lane.kept += 1
+            copy.lane.lock_count += 1
 
     def _let_go(self, copy: Copy) -> None:
         """Give the lock of one copy back, in the thread that holds it."""
         locked = self._locked.pop(copy.node, None)
         if locked is not None:
             if copy.lane is not None:
-                copy.lane.kept -= 1
+                copy.lane.lock_count -= 1
             with contextlib.suppress(EmbedlogError):
                 locked.release()
 

@@ -1,18 +1,17 @@
 """This module makes a log of one directory the first and only member of a new set, with its topics,
 epochs and settings (`docs/protocol.md`, REPLICA-28).
 
-ADOPTION-1  no process has the directory open meanwhile. From the file of members on, every process
-    opens it as a set (SETUP-4)
-ADOPTION-2  the first decision of the set has all topics of the directory, with their ids and
-    settings. The directory is the only replica of each partition. A stop before that decision
-    leaves the file of members, and the next opening decides
-ADOPTION-3  the leader epoch of a partition is one above the last epoch of its log: the set begins
-    its own epochs
-ADOPTION-4  a copy of the decisions of an earlier set is removed first, so that none of them counts
-    again. Before that the directory gets another id, since files of the earlier set name the old
-    one
-ADOPTION-5  a topic of which the directory holds some partitions only is refused: a set has all
-    partitions of its topics
+- No process has the directory open meanwhile. From the file of members on, every process opens it
+  as a set.
+- The first decision of the set has all topics of the directory, with their ids and settings. The
+  directory is the only replica of each partition. A stop before that decision leaves the file of
+  members, and the next opening decides.
+- The leader epoch of a partition is one above the last epoch of its log: the set begins its own
+  epochs.
+- A copy of the decisions of an earlier set is removed first, so that none of them counts again.
+  Before that the directory gets another id, since files of the earlier set name the old one.
+- A topic of which the directory holds some partitions only is refused: a set has all partitions of
+  its topics.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from uuid import UUID
 from embedlog.errors import DirectoryInUseError, ReplicaSetError
 from embedlog.replicas.members import membership as members
 from embedlog.replicas.members import set_up
-from embedlog.replicas.members.membership import Found, Member, Membership
+from embedlog.replicas.members.membership import FoundDirectory, Member, Membership
 from embedlog.replicas.members.set_directory import SetDirectory
 from embedlog.replicas.rules.events import HeldTopic
 from embedlog.replicas.rules.records import LOG
@@ -40,8 +39,7 @@ NO_NODE = -1
 
 
 def prepare(directory: LogDirectory, new: Path, rack: str | None) -> None:
-    """Check an open log before it becomes a set with the new directory; forget an earlier set
-    (ADOPTION-4).
+    """Check an open log before it becomes a set with the new directory; forget an earlier set.
 
     Raises ReplicaSetError, StorageError, DirectoryInUseError if another process has the log open.
     """
@@ -58,7 +56,7 @@ def prepare(directory: LogDirectory, new: Path, rack: str | None) -> None:
     if files.lstat(new) is not None:
         location.enter(new, read_only=False, create=False, mode=directory.config.file_mode)
     check_new(
-        members.found_in(new), ensure_meta(directory.path, directory.config.file_mode).cluster_id
+        members.inspect(new), ensure_meta(directory.path, directory.config.file_mode).cluster_id
     )
     directory.directory.check_only_process()
     directory.refresh_topics()
@@ -70,7 +68,7 @@ def prepare(directory: LogDirectory, new: Path, rack: str | None) -> None:
 
 
 def begin(path: Path, *, deadline_ns: int, mode: int = 0o666) -> None:
-    """Make a closed log a set of one (ADOPTION-1). Raises DirectoryInUseError, LockTimeoutError,
+    """Make a closed log a set of one. Raises DirectoryInUseError, LockTimeoutError,
     StorageError.
     """
     with set_up.open_locks([path], deadline_ns, mode):
@@ -89,10 +87,10 @@ def begin(path: Path, *, deadline_ns: int, mode: int = 0o666) -> None:
 
 
 def held_topics(directory: LogDirectory) -> tuple[HeldTopic, ...]:
-    """The topics of an open directory, for the first decision of its set (ADOPTION-2). Raises
-    ReplicaSetError, StorageError.
+    """The topics of an open directory, for the first decision of its set. Raises ReplicaSetError,
+    StorageError.
     """
-    found = []
+    topics = []
     for topic in directory.registry.all():
         if topic.name == LOG or not topic.is_finished:
             continue
@@ -103,34 +101,31 @@ def held_topics(directory: LogDirectory) -> tuple[HeldTopic, ...]:
                 found=str(list(topic.usable_numbers))[:100],
                 paths=[os.fspath(directory.path)],
             )
-        places = [
-            directory.path / file_names.partition_name(topic.name, number)
-            for number in topic.usable_numbers
-        ]
-        epochs = tuple(
-            checkpoints.read_epochs(path / file_names.EPOCHS).latest_epoch + 1 for path in places
-        )
-        found.append(HeldTopic(topic.name, UUID(bytes=topic.id_bytes), epochs, dict(topic.config)))
-    return tuple(found)
+        epochs = list[int]()
+        for number in topic.usable_numbers:
+            path = directory.path / file_names.partition_name(topic.name, number)
+            epochs.append(checkpoints.read_epochs(path / file_names.EPOCHS).latest_epoch + 1)
+        topic_id = UUID(bytes=topic.id_bytes)
+        topics.append(HeldTopic(topic.name, topic_id, tuple(epochs), dict(topic.config)))
+    return tuple(topics)
 
 
-def check_new(found: Found, cluster_id: str) -> None:
+def check_new(directory: FoundDirectory, cluster_id: str) -> None:
     """Check that a directory can be added to the set with this cluster id: it is empty, unused, and
     of no other set.
     """
-    path = found.path
-    if found.problem is not None:
-        raise found.problem
+    path = directory.path
+    if directory.problem is not None:
+        raise directory.problem
     if set_up.is_used(path):
         raise DirectoryInUseError("processes use the directory", path=path)
-    ids = {
-        each.cluster_id
-        for each in (found.meta, found.membership)
-        if each is not None and each.cluster_id
-    }
-    if found.membership is not None and (
-        ids != {cluster_id} or found.membership.registered_id is not None
-    ):
+    membership = directory.membership
+    ids = set[str]()
+    if directory.meta is not None and directory.meta.cluster_id:
+        ids.add(directory.meta.cluster_id)
+    if membership is not None and membership.cluster_id:
+        ids.add(membership.cluster_id)
+    if membership is not None and (ids != {cluster_id} or membership.registered_id is not None):
         raise ReplicaSetError(
             "the directory belongs to another set, or has left this one: add an empty directory",
             path=path,
@@ -140,7 +135,7 @@ def check_new(found: Found, cluster_id: str) -> None:
         )
     names = files.directories(path) if files.is_directory(path) else ()
     partitions = [name for name in names if file_names.parse_partition_name(name)]
-    if partitions and found.membership is None:
+    if partitions and membership is None:
         raise ReplicaSetError(
             "the directory is a log of its own: add an empty directory",
             path=path,

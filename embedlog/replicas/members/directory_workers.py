@@ -12,10 +12,11 @@ without a call. A lane whose thread is inside a call that hangs refuses further 
 most one thread hangs in each lane.
 
 A thread that waits for the processor is no disk that hangs. After the limit the caller looks at the
-thread for a moment more, and goes on waiting if it has run meanwhile, or would run (`Lane._trace`).
+thread for a moment more, and goes on waiting if it has run meanwhile, or would run
+(`Lane._read_trace`).
 
 A lane may hold locks between two calls: they belong to its thread. Their end is put into its queue
-by one call of C (`Lane.ending`), so an interrupt does not keep them, and a thread that was left
+by one call of C (`Lane.end_with`), so an interrupt does not keep them, and a thread that was left
 behind releases them when its call returns.
 """
 
@@ -51,7 +52,10 @@ KNOWN_NS: Final = 1_000_000_000
 # after the deadline of a lock or a sync, until which its own error is waited for
 LATER_NS: Final = 500_000_000
 
-DIRECTORY, DECISIONS, JOBS = LANES = "directory", "decisions", "jobs"
+DIRECTORY: Final = "directory"
+DECISIONS: Final = "decisions"
+JOBS: Final = "jobs"
+LANES: Final = (DIRECTORY, DECISIONS, JOBS)
 
 
 class _Job:
@@ -85,8 +89,8 @@ class _Job:
 
     def ends_until(self, deadline_ns: int) -> bool:
         """Whether it has ended, now or before the deadline (boot clock)."""
-        left_s = max(0.0, (deadline_ns - system.boot_ns()) / 1e9)
-        return self.ended.acquire(timeout=min(left_s, threading.TIMEOUT_MAX))
+        timeout_s = max(0.0, (deadline_ns - system.boot_ns()) / 1e9)
+        return self.ended.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))
 
 
 class _Trace(NamedTuple):
@@ -126,7 +130,7 @@ class Lane:
         self._late_ns = 0  # that of the call that hangs, as a caller has found
         # the locks that the thread holds between two calls: it does not end meanwhile. Changed by
         # its calls only
-        self.kept = 0
+        self.lock_count = 0
 
     @property
     def worker(self) -> DirectoryWorker:
@@ -146,7 +150,7 @@ class Lane:
         return self._inside == threading.get_ident()
 
     @property
-    def hangs(self) -> bool:
+    def is_hanging(self) -> bool:
         """Whether its thread is inside a call that did not return in time."""
         return self._late_ns != 0 and self._late_ns == self._since_ns
 
@@ -161,40 +165,43 @@ class Lane:
         """
         if self.is_inside():
             return call()
-        if self.hangs:
-            raise self._worker.late()
-        limit_ns = self._worker.limit_ns if limit_ns is None else limit_ns
+        if self.is_hanging:
+            raise self._worker.hang_error()
+        if limit_ns is None:
+            limit_ns = self._worker.limit_ns
         job = _Job(call)
         with Guard(job.give_up):
             self._put(job)
-            problem = self._awaited(job, deadline_ns, limit_ns)
+            problem = self._await_end(job, deadline_ns, limit_ns)
         if problem is not None:
             raise problem
         result: Any = job.result
         return result  # type: ignore[no-any-return]
 
-    def _awaited(self, job: _Job, deadline_ns: int, limit_ns: int) -> BaseException | None:
+    def _await_end(self, job: _Job, deadline_ns: int, limit_ns: int) -> BaseException | None:
         """The error of a call that was put into the queue, or of a directory that does not make it
         in time; None without one.
         """
-        patience_ns = min(limit_ns, KNOWN_NS) if self._worker.hangs else limit_ns
+        patience_ns = limit_ns
+        if self._worker.is_hanging:
+            patience_ns = min(limit_ns, KNOWN_NS)
         ended = job.ends_until(min(deadline_ns, job.put_ns + patience_ns))
         while not ended:
             if system.boot_ns() >= deadline_ns:
                 return LockTimeoutError(
                     "the directory did not answer before the deadline", path=self.path
                 )
-            before = self._trace()
+            trace = self._read_trace()
             ended = job.ends_until(min(deadline_ns, system.boot_ns() + LOOK_NS))
             is_late = system.boot_ns() >= job.put_ns + LIMITS * patience_ns
-            if not ended and before is not None and (is_late or self._trace() == before):
-                return self._give_up(before.since_ns)
+            if not ended and trace is not None and (is_late or self._read_trace() == trace):
+                return self._give_up(trace.since_ns)
         # its traceback has the frame of the call
         problem = job.problem
         job.problem = None
         return problem
 
-    def _trace(self) -> _Trace | None:
+    def _read_trace(self) -> _Trace | None:
         """What changes while the thread of this lane runs; None if it is inside no call, or waits
         for the processor.
         """
@@ -207,7 +214,9 @@ class Lane:
             times = _begin_of(f"{thread}/schedstat")
         except StorageError:  # without /proc, time alone decides
             return _Trace(since_ns, b"")
-        return None if state == [b"R"] else _Trace(since_ns, times)
+        if state == [b"R"]:
+            return None
+        return _Trace(since_ns, times)
 
     def finish(self, call: Callable[[], object], limit_ns: int) -> bool:
         """Make a call in the thread of this lane in any case, also when a directory that hangs
@@ -216,9 +225,9 @@ class Lane:
         It is waited for until the limit. Raises what the call raises until then.
         """
         job = _Job(call)
-        waits = not self.hangs
+        was_hanging = self.is_hanging
         self._put(job)
-        if not waits or not job.ended.acquire(timeout=limit_ns / 1e9):
+        if was_hanging or not job.ended.acquire(timeout=limit_ns / 1e9):
             return False
         problem = job.problem
         job.problem = None
@@ -226,7 +235,7 @@ class Lane:
             raise problem
         return True
 
-    def ending(self, call: Callable[[], object]) -> Guard[None]:
+    def end_with(self, call: Callable[[], object]) -> Guard[None]:
         """A context. At its end, also after an interrupt, the call is left to the thread of this
         lane, after all earlier ones.
 
@@ -238,9 +247,9 @@ class Lane:
         """Note that the call which began then hangs; its error."""
         is_new = self._late_ns != since_ns
         self._late_ns = since_ns
-        problem = self._worker.late()
+        problem = self._worker.hang_error()
         if is_new:
-            self._worker.note(problem)
+            self._worker.on_hang(problem)
         return problem
 
     def start(self) -> None:
@@ -255,7 +264,7 @@ class Lane:
         if self._alive.locked():
             end = _End()
             self._jobs.put(end)
-            if not self.hangs:
+            if not self.is_hanging:
                 end.done.acquire(timeout=END_S)
 
     def _put(self, job: _Job) -> None:
@@ -263,7 +272,9 @@ class Lane:
         self.start()
 
     def _work(self) -> None:
-        while not self._jobs.empty() and self._alive.acquire(False):  # else another thread works
+        while not self._jobs.empty():
+            if not self._alive.acquire(False):
+                return  # another thread works
             end: _End | None = None
             try:
                 self._native_id = threading.get_native_id()
@@ -280,7 +291,7 @@ class Lane:
             try:
                 job = self._jobs.get(timeout=IDLE_S)
             except Empty:
-                if self.kept:
+                if self.lock_count:
                     continue
                 return None
             if isinstance(job, _End):
@@ -290,12 +301,12 @@ class Lane:
                 job.make()
             else:
                 job()
-            was_late = self.hangs
+            was_hanging = self.is_hanging
             self._since_ns = 0
             del job  # it may keep the last reference to files
-            if was_late:
+            if was_hanging:
                 self._late_ns = 0
-                self._worker.returned()
+                self._worker.on_return()
 
 
 class Work(NamedTuple):
@@ -316,35 +327,36 @@ def run_together(
     An error that is no EmbedlogError is raised after all calls have ended, or are given up.
     """
     problems: list[BaseException | None] = [None] * len(works)
-    with stack() as begun:
+    with stack() as guards:
         jobs: list[tuple[int, Lane, _Job]] = []
-        for at, (lane, call) in enumerate(works):
+        for index, (lane, call) in enumerate(works):
             if lane is None or lane.is_inside():
                 continue
-            if lane.hangs:
-                problems[at] = lane.worker.late()
+            if lane.is_hanging:
+                problems[index] = lane.worker.hang_error()
                 continue
             job = _Job(call)
-            begun.enter(Guard(job.give_up))
+            guards.enter(Guard(job.give_up))
             lane._put(job)
-            jobs.append((at, lane, job))
-        for at, (lane, call) in enumerate(works):
+            jobs.append((index, lane, job))
+        for index, (lane, call) in enumerate(works):
             if lane is None or lane.is_inside():
                 try:
                     call()
-                except Exception as failed:  # noqa: BLE001  (raised below, or returned)
-                    problems[at] = failed
-        for at, lane, job in jobs:
-            problems[at] = lane._awaited(
-                job, deadline_ns, lane.worker.limit_ns if limit_ns is None else limit_ns
-            )
-    for problem in problems:
-        if problem is not None and not isinstance(problem, EmbedlogError):
-            raise problem
-    return [problem if isinstance(problem, EmbedlogError) else None for problem in problems]
+                except Exception as problem:  # noqa: BLE001  (raised below, or returned)
+                    problems[index] = problem
+        for index, lane, job in jobs:
+            lane_limit_ns = lane.worker.limit_ns if limit_ns is None else limit_ns
+            problems[index] = lane._await_end(job, deadline_ns, lane_limit_ns)
+    errors: list[EmbedlogError | None] = []
+    for failure in problems:
+        if failure is not None and not isinstance(failure, EmbedlogError):
+            raise failure
+        errors.append(failure)
+    return errors
 
 
-def answer(workers: Iterable[DirectoryWorker]) -> bool:
+def are_answering(workers: Iterable[DirectoryWorker]) -> bool:
     """Whether all of these directories answer now. Those that have not answered a moment ago are
     asked at the same time.
     """
@@ -360,11 +372,12 @@ def ask(workers: Sequence[DirectoryWorker]) -> list[DirectoryWorker]:
     An error is an answer. The call itself finds it, or needs no descriptor and no thread, as the
     probe does.
     """
-    asked = [worker for worker in workers if not worker.hangs][: probe.COUNT_MAX]
-    codes = probe.ask([worker.disk for worker in asked], probe.ANSWER_NS) if asked else []
-    for worker, code in zip(asked, codes, strict=True):
-        if code != probe.SILENT:
-            worker.note_answer()
+    asked = [worker for worker in workers if not worker.is_hanging][: probe.COUNT_MAX]
+    if asked:
+        codes = probe.ask([worker.disk for worker in asked], probe.ANSWER_NS)
+        for worker, code in zip(asked, codes, strict=True):
+            if code != probe.SILENT:
+                worker.note_answer()
     return [worker for worker in workers if not worker.is_recent()]
 
 
@@ -378,9 +391,9 @@ class DirectoryWorker:
         # the time of the last write that it took, as far as the callers note it (boot clock)
         self.answered_ns = 0
         # called when a hang is found
-        self.note: Callable[[EmbedlogError], None] = lambda problem: None
+        self.on_hang: Callable[[EmbedlogError], None] = lambda problem: None
         # called when a call that hung has returned
-        self.returned: Callable[[], None] = lambda: None
+        self.on_return: Callable[[], None] = lambda: None
         self.disk = probe.Probe(str(path / file_names.DIRECTORY_LOCK), PROBED_AT)
         self._lanes = {name: Lane(self) for name in LANES}
 
@@ -403,7 +416,10 @@ class DirectoryWorker:
 
         Such a call waits with its disk.
         """
-        result = call() if self.is_answering() else self.run(call, limit_ns=self.lock_ns)
+        if self.is_answering():
+            result = call()
+        else:
+            result = self.run(call, limit_ns=self.lock_ns)
         self.note_answer()
         return result
 
@@ -419,19 +435,19 @@ class DirectoryWorker:
         self.note_answer()
 
     @property
-    def hangs(self) -> bool:
+    def is_hanging(self) -> bool:
         """Whether a call is inside the directory that did not return in time."""
-        return any(lane.hangs for lane in self._lanes.values())
+        return any(lane.is_hanging for lane in self._lanes.values())
 
     def is_recent(self) -> bool:
         """Whether the directory has answered so recently that a short call needs no lane."""
-        return system.boot_ns() - self.answered_ns < replication.RECENT_NS and not self.hangs
+        return system.boot_ns() - self.answered_ns < replication.RECENT_NS and not self.is_hanging
 
     def is_answering(self) -> bool:
         """Whether the directory answers at once, so that a short call needs no lane."""
         return self.is_recent() or not ask([self])
 
-    def late(self) -> StorageError:
+    def hang_error(self) -> StorageError:
         """The error of a directory that hangs."""
         return StorageError(
             "the directory does not answer: its disk hangs", errno=errno.ETIMEDOUT, path=self.path
@@ -439,7 +455,7 @@ class DirectoryWorker:
 
 
 class Call(Protocol):
-    """Makes a call about a directory: `call_here`, or `DirectoryWorkers.at`."""
+    """Makes a call about a directory: `call_here`, or `DirectoryWorkers.run_at`."""
 
     def __call__(self, path: Path, call: Callable[[], T], /) -> T: ...
 
@@ -470,31 +486,32 @@ class DirectoryWorkers:
         self._limit_ns = max(limit_ns, LEAST_NS)
         self._lock_ns = lock_ns + LATER_NS
         self._workers: dict[Path, DirectoryWorker] = {}
-        # a directory hangs
-        self.note: Callable[[Path, EmbedlogError], None] = lambda path, problem: None
-        self.returned: Callable[[Path], None] = lambda path: None  # its call has returned
+        # called when a directory hangs
+        self.on_hang: Callable[[Path, EmbedlogError], None] = lambda path, problem: None
+        # called when the call that hung has returned
+        self.on_return: Callable[[Path], None] = lambda path: None
 
-    def of(self, path: Path) -> DirectoryWorker:
+    def worker_of(self, path: Path) -> DirectoryWorker:
         """The worker of a directory."""
-        found = self._workers.get(path)
-        if found is None:
-            made = DirectoryWorker(path, self._limit_ns, self._lock_ns)
-            made.note = lambda problem: self.note(path, problem)
-            made.returned = lambda: self.returned(path)
-            found = self._workers.setdefault(path, made)  # of two threads, one result counts
-        return found
+        worker = self._workers.get(path)
+        if worker is None:
+            worker = DirectoryWorker(path, self._limit_ns, self._lock_ns)
+            worker.on_hang = lambda problem: self.on_hang(path, problem)
+            worker.on_return = lambda: self.on_return(path)
+            worker = self._workers.setdefault(path, worker)  # of two threads, one result counts
+        return worker
 
-    def at(self, path: Path, call: Callable[[], T], /) -> T:
+    def run_at(self, path: Path, call: Callable[[], T], /) -> T:
         """The result of a call in the thread of a directory, which may wait for a lock of the
         directory.
 
         Raises also StorageError with ETIMEDOUT if it hangs.
         """
-        return self.of(path).run(call, limit_ns=self._lock_ns)
+        return self.worker_of(path).run(call, limit_ns=self._lock_ns)
 
     def finish(self, path: Path, call: Callable[[], object]) -> bool:
         """As `Lane.finish`, in the directory's lane."""
-        return self.of(path).lane().finish(call, self._lock_ns)
+        return self.worker_of(path).lane().finish(call, self._lock_ns)
 
     def close(self) -> None:
         """End the threads that do not hang. The directories may be used further."""
@@ -503,6 +520,6 @@ class DirectoryWorkers:
                 worker.lane(name).end()
             worker.disk.rest()
 
-    def hang(self) -> list[Path]:
+    def hanging_paths(self) -> list[Path]:
         """The directories that hang now."""
-        return [path for path, worker in list(self._workers.items()) if worker.hangs]
+        return [path for path, worker in list(self._workers.items()) if worker.is_hanging]

@@ -1,24 +1,22 @@
 """This module adds directories to an open set, and retires them.
 
-GROWTH-1  the files of a new directory get its number, its ids and the members first. One decision
-    brings its copy of the decision log level and adds it, on a majority of the old and of the new
-    voters (QUORUM-6)
-GROWTH-2  an addition that was interrupted is repeated with the same path. It keeps the number and
-    the ids of the directory, unless another directory got the number meanwhile
-GROWTH-3  a directory is retired after its replicas were moved off it, so that no partition names
-    it. The decision comes first. Then the remaining directories record their members. The retired
-    one loses the file of its members, if it is reached: it is a log of its own then. It loses its
-    directory id, and the next opening draws another one: no earlier file names it as a member then
-    (SETMEMBER-6)
-GROWTH-4  a forced retirement needs only the voters that remain, of which this process must reach a
-    majority. It begins another generation of the set, so that the retired directory is refused for
-    ever, with everything that it holds
-GROWTH-5  either all directories with replicas have a rack, or none: otherwise no topic could be
-    placed
-GROWTH-6  a retirement that was interrupted after its decision, or whose outcome was not known, is
-    completed by the same call. This needs a directory that still has the node among its members.
-    The retired one is released if this process had opened it, and if it is of the present
-    generation. One that was retired by force is refused for ever
+- The files of a new directory get its number, its ids and the members first. One decision brings
+  its copy of the decision log level and adds it, on a majority of the old and of the new voters
+  (QUORUM-6).
+- An addition that was interrupted is repeated with the same path. It keeps the number and the ids
+  of the directory, unless another directory got the number meanwhile.
+- A directory is retired after its replicas were moved off it, so that no partition names it. The
+  decision comes first. Then the remaining directories record their members. The retired one loses
+  the file of its members, if it is reached: it is a log of its own then. It loses its directory id,
+  and the next opening draws another one: no earlier file names it as a member then.
+- A forced retirement needs only the voters that remain, of which this process must reach a
+  majority. It begins another generation of the set, so that the retired directory is refused for
+  ever, with everything that it holds.
+- Either all directories with replicas have a rack, or none: otherwise no topic could be placed.
+- A retirement that was interrupted after its decision, or whose outcome was not known, is completed
+  by the same call. This needs a directory that still has the node among its members. The retired
+  one is released if this process had opened it, and if it is of the present generation. One that
+  was retired by force is refused for ever.
 """
 
 from __future__ import annotations
@@ -88,9 +86,9 @@ class SetGrowth:
         deadline_ns = files.deadline_after(self._config.lock_timeout_ms / 1000)
         state = self._members.decisions.settle(deadline_ns)
         set_up.check_texts(path, rack)
-        known = self._known(path, state)
-        if known is not None:
-            return known
+        present_node = self._find_node(path, state)
+        if present_node is not None:
+            return present_node
         if len(state.nodes) >= waits.DIRECTORIES_MAX:
             raise ReplicaSetError(
                 "the set has as many directories as it can have", expected=waits.DIRECTORIES_MAX
@@ -99,64 +97,62 @@ class SetGrowth:
         _check_place(state, path)
         location.enter(path, read_only=False, create=True, mode=self._config.file_mode)
         with set_up.open_locks([path], deadline_ns, self._config.file_mode):
-            own = self._planned(
-                path,
-                state,
-                Member(state.highest_node + 1, new_id(), os.fspath(path), rack, voter, replicas),
+            planned = Member(
+                state.highest_node + 1,
+                new_id(),
+                os.fspath(path),
+                rack=rack,
+                voter=voter,
+                replicas=replicas,
             )
+            own = self._prepare(path, state, planned)
         self._members.admit(member_directories.enter(self._members.make, path), deadline_ns)
         logger.info("the directory %s was added to the set as node %d", path, own.node)
         self.record(deadline_ns)
         return own.node
 
-    def _known(self, path: Path, state: State) -> int | None:
+    def _find_node(self, path: Path, state: State) -> int | None:
         """The node of a directory that is a member already, as after an interrupted call."""
-        found = members.found_in(path)
-        if found.problem is not None:
-            raise found.problem
-        if found.membership is None:
+        directory = members.inspect(path)
+        if directory.problem is not None:
+            raise directory.problem
+        if directory.membership is None:
             return None
-        own = found.membership.own
+        own = directory.membership.own
         registered = state.nodes.get(own.node)
-        if (
-            registered is not None
-            and uuid.UUID(bytes=id_bytes(own.directory_id)) == registered.directory
-        ):
-            if registered.path != os.fspath(path):
-                raise ReplicaSetError(
-                    "the directory is a copy of a member",
-                    paths=[os.fspath(path), registered.path],
-                    found=own.directory_id,
-                )
-            return own.node
-        return None
+        directory_id = uuid.UUID(bytes=id_bytes(own.directory_id))
+        if registered is None or directory_id != registered.directory:
+            return None
+        if registered.path != os.fspath(path):
+            raise ReplicaSetError(
+                "the directory is a copy of a member",
+                paths=[os.fspath(path), registered.path],
+                found=own.directory_id,
+            )
+        return own.node
 
-    def _planned(self, path: Path, state: State, planned: Member) -> Membership:
-        """Write identity and members into a new directory (GROWTH-1, GROWTH-2). REQUIRES its open
-        lock.
-        """
-        found = members.found_in(path)
-        adoption.check_new(found, state.cluster_id)
-        if found.meta is not None and found.meta.directory_id is not None:
-            planned = planned._replace(directory_id=found.meta.directory_id)
-        if found.membership is not None and found.membership.own.node > state.highest_node:
-            planned = planned._replace(node=found.membership.own.node)
+    def _prepare(self, path: Path, state: State, planned: Member) -> Membership:
+        """Write identity and members into a new directory. REQUIRES its open lock."""
+        directory = members.inspect(path)
+        meta = directory.meta
+        earlier = directory.membership  # of an interrupted addition
+        adoption.check_new(directory, state.cluster_id)
+        if meta is not None and meta.directory_id is not None:
+            planned = planned._replace(directory_id=meta.directory_id)
+        if earlier is not None and earlier.own.node > state.highest_node:
+            planned = planned._replace(node=earlier.own.node)
         every = (*_members_of(state, self._members), planned)
         own = Membership(
             state.cluster_id, planned.node, uuid.uuid4(), every, cluster_generation=state.generation
         )
-        if found.membership is not None:
+        if earlier is not None:
             own = own._replace(
-                registration_id=found.membership.registration_id,
-                generation=found.membership.generation,
+                registration_id=earlier.registration_id, generation=earlier.generation
             )
         mode = self._config.file_mode
-        others = found.meta.others if found.meta is not None else {}
-        write_meta(
-            path,
-            MetaProperties(1, own.cluster_id, planned.node, planned.directory_id, others),
-            mode,
-        )
+        others = {} if meta is None else meta.others
+        new_meta = MetaProperties(1, own.cluster_id, planned.node, planned.directory_id, others)
+        write_meta(path, new_meta, mode)
         # the last one: an opening takes a directory with both files only
         members.write(path, own, mode)
         return own
@@ -177,23 +173,24 @@ class SetGrowth:
         """
         self._members.tend(by_hand=True)
         decisions = self._members.decisions
-        wanted = growing_targets(
-            decisions.settle(files.deadline_after(self._config.lock_timeout_ms / 1000)), factor
-        )
-        if wanted:
-            self._assignments.reassign(wanted)
-        copied = Copied(decisions, factor)
-        shown = progress or (lambda done, total: None)
-        while missing := copied.find_missing():
-            copied.check_progress(missing)
+        deadline_ns = files.deadline_after(self._config.lock_timeout_ms / 1000)
+        targets = growing_targets(decisions.settle(deadline_ns), factor)
+        if targets:
+            self._assignments.reassign(targets)
+        copies = GrowingCopies(decisions, factor)
+        report = progress or (lambda finished, total: None)
+        missing = copies.find_missing()
+        while missing:
+            copies.check_progress(missing)
             version = self._members.version()
             for tp, place in missing.items():
-                shown(copied.total - len(copied.find_missing()), copied.total)
+                report(copies.total - len(copies.find_missing()), copies.total)
                 with suppress(LeaderNotAvailableError, UnknownTopicOrPartitionError):
                     self._assignments.tend(place, tp.topic, lambda: False)
-            if copied.find_missing() == missing:
+            if copies.find_missing() == missing:
                 self._members.directories.wait(version, system.boot_ns() + WAIT_NS)
-        shown(copied.total, copied.total)
+            missing = copies.find_missing()
+        report(copies.total, copies.total)
 
     # ---- retirement ------------------------------------------------------------------------------
 
@@ -204,8 +201,8 @@ class SetGrowth:
         deadline_ns = files.deadline_after(self._config.lock_timeout_ms / 1000)
         decisions = self._members.decisions
         state = decisions.hint() if force else decisions.settle(deadline_ns)
-        present = node in state.nodes
-        if not present and not self._is_unfinished(node):
+        is_member = node in state.nodes
+        if not is_member and not self._is_unfinished(node):
             raise ReplicaSetError(
                 "no directory of the set has this number",
                 expected=f"one of {sorted(state.nodes)}",
@@ -213,13 +210,14 @@ class SetGrowth:
             )
         if force:
             self._force(node, deadline_ns)
-        elif present:
+        elif is_member:
             if state.voters == (node,):
                 raise error_of(Refusal.LAST_VOTER)
+            racks = state.usable_racks()
             usable = [
-                each.node
-                for each in self._members.directories
-                if each.problem is None and each.node in state.usable()
+                member.node
+                for member in self._members.directories
+                if member.problem is None and member.node in racks
             ]
             move_off(decisions, self._assignments, node, usable, files.deadline_after(MOVE_S))
             decisions.decide(
@@ -228,50 +226,47 @@ class SetGrowth:
             logger.info("node %d left the set", node)
         self._members.forget(node)  # or another thread has done so since the decision
         self.record(deadline_ns)
-        for each in self._unreleased(node):
-            self._release(each, deadline_ns)
+        for path in self._find_unreleased(node):
+            self._release(path, deadline_ns)
 
     def _force(self, node: int, deadline_ns: int) -> None:
-        """Decide a forced retirement (GROWTH-4). Nothing if the newest decisions, which count then,
-        are without the node.
+        """Decide a forced retirement. Nothing if the newest decisions, which count then, are
+        without the node.
         """
-        gone = False
+        has_left = False
 
-        def forced(state: State) -> Event:
-            nonlocal gone
-            gone = node not in state.nodes
-            return ForceRetire(node, self._members.observed(state))
+        def make_event(state: State) -> Event:
+            nonlocal has_left
+            has_left = node not in state.nodes
+            return ForceRetire(node, self._members.observe_replicas(state))
 
         try:
             self._members.decisions.force(
-                forced, deadline_ns, reason=f"node {node} is retired by force"
+                make_event, deadline_ns, reason=f"node {node} is retired by force"
             )
             logger.warning("node %d was retired by force: what only it holds is lost", node)
         except ReplicaSetError:
-            if not gone:
+            if not has_left:
                 raise
 
     def _is_unfinished(self, node: int) -> bool:
         """Whether a node that no decision has was retired, and a directory that this process
         reaches still has it as a member.
         """
-        known = [
-            found
-            for each in self._members.opened()
-            if (found := members.found_in(each.path).membership) is not None
-        ]
-        return any(node == member.node for each in known for member in each.members) or bool(
-            self._unreleased(node)
-        )
+        for opened in self._members.open_members():
+            membership = members.inspect(opened.path).membership
+            if membership is not None and any(member.node == node for member in membership.members):
+                return True
+        return bool(self._find_unreleased(node))
 
-    def _unreleased(self, node: int) -> list[Path]:
+    def _find_unreleased(self, node: int) -> list[Path]:
         """The directory that left the set in order, and still has its members, if this process has
-        opened it (GROWTH-6).
+        opened it.
         """
         state = self._members.decisions.hint()
-        found = list[Path]()
-        for path in self._members.directories.left(node):
-            own = members.found_in(path).membership
+        unreleased = list[Path]()
+        for path in self._members.directories.left_paths(node):
+            own = members.inspect(path).membership
             # a new directory for which the same number was planned
             if own is None or own.registered_id is None:
                 continue
@@ -280,11 +275,11 @@ class SetGrowth:
                 node,
                 state.generation,
             ):
-                found.append(path)
-        return found
+                unreleased.append(path)
+        return unreleased
 
     def _release(self, path: Path, deadline_ns: int) -> None:
-        """Remove the members from a retired directory (GROWTH-3)."""
+        """Remove the members from a retired directory."""
         try:
             with set_up.open_locks([path], deadline_ns, self._config.file_mode):
                 files.unlink(path / file_names.REPLICAS, missing_ok=True)
@@ -298,13 +293,13 @@ class SetGrowth:
     def record(self, deadline_ns: int) -> None:
         """Record the members in all open directories."""
         state = self._members.decisions.hint()
-        paths = [each.path for each in self._members.opened()]
+        paths = [opened.path for opened in self._members.open_members()]
         registration.record_changes(
             paths, state, deadline_ns=deadline_ns, mode=self._config.file_mode
         )
 
 
-class Copied:
+class GrowingCopies:
     """The partitions with fewer replicas in sync than wanted, during `replicate`."""
 
     def __init__(self, decisions: DecisionLog, factor: int) -> None:
@@ -317,11 +312,12 @@ class Copied:
     def find_missing(self) -> dict[TopicPartition, Place]:
         """These partitions at present."""
         state = self._decisions.hint()
-        return {
-            TopicPartition(state.topics[place[0]].name, place[1]): place
-            for place, each in sorted(state.partitions.items())
-            if len(each.isr) < self._factor
-        }
+        missing = dict[TopicPartition, Place]()
+        for place, partition in sorted(state.partitions.items()):
+            if len(partition.isr) < self._factor:
+                topic_id, number = place
+                missing[TopicPartition(state.topics[topic_id].name, number)] = place
+        return missing
 
     def check_progress(self, missing: Mapping[TopicPartition, Place]) -> None:
         """Raises ReplicaSetError if no partition has got its replicas for some time."""
@@ -340,14 +336,18 @@ class Copied:
 
 
 def _check_rack(state: State, path: Path, rack: str | None, *, replicas: bool) -> None:
-    """GROWTH-5."""
-    others = {each.rack is None for each in state.nodes.values() if each.replicas}
-    if replicas and others and others != {rack is None}:
+    """Raises ReplicaSetError if some directories with replicas have a rack, and others have
+    none.
+    """
+    if not replicas:
+        return
+    present_racks = [member.rack for member in state.nodes.values() if member.replicas]
+    if any((present is None) != (rack is None) for present in present_racks):
         raise ReplicaSetError(
             "either all directories of a set have a rack, or none",
             paths=[os.fspath(path)],
             found=rack,
-            expected="no rack" if others == {True} else "a rack",
+            expected="a rack" if any(present_racks) else "no rack",
         )
 
 
@@ -356,7 +356,9 @@ def _check_place(state: State, path: Path) -> None:
     be mounted in it.
     """
     for node, registered in state.nodes.items():
-        if registered.path == os.fspath(path) or members.is_same(Path(registered.path), path):
+        if registered.path == os.fspath(path) or members.is_same_directory(
+            Path(registered.path), path
+        ):
             text = (
                 f"the path is that of node {node}, which is away: replace_directory({node}, path) "
                 "copies its replicas there"
@@ -366,6 +368,9 @@ def _check_place(state: State, path: Path) -> None:
             )
 
 
-def _members_of(state: State, opened: SetMembers) -> tuple[Member, ...]:
-    every = [each.entered.membership for each in opened.opened()]
-    return registration.members_of(state, every[0]) if every else ()
+def _members_of(state: State, set_members: SetMembers) -> tuple[Member, ...]:
+    """The registered members; none while no directory is open."""
+    open_members = set_members.open_members()
+    if not open_members:
+        return ()
+    return registration.members_of(state, open_members[0].entered.membership)

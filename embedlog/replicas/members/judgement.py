@@ -1,19 +1,19 @@
 """This module judges which of the opened directories of a set are the registered ones.
 
-JUDGEMENT-1  each copy of the decision log shows a state, with records of which some may not count.
-    It judges only if its own directory continues in it (REGISTRATION-2)
-JUDGEMENT-2  the state of the set is one in which a majority of its voters continues: of several the
-    most advanced one of the latest generation. A forced retirement begins a generation, which may
-    have fewer decisions
-JUDGEMENT-3  a majority of directories that were put back together to earlier copies is none, if
-    another directory has the later decisions. Openings are recorded before the decision that has
-    them, so no decision makes strangers of a majority that has not got it yet. A copy of another
-    history has later decisions, too, but not after all of those of the majority
-JUDGEMENT-4  a directory that does not continue in the state of the set is a stranger. So is one of
-    an earlier generation with more decisions than the set: its copy would undo a forced retirement
-JUDGEMENT-5  without a majority the most advanced state judges, also that of a directory that could
-    not be opened because its locks are not free. No decision is possible then
-JUDGEMENT-6  the only directory of a set is no stranger (REGISTRATION-5)
+- Each copy of the decision log shows a state, with records of which some may not count. It judges
+  only if its own directory continues in it.
+- The state of the set is one in which a majority of its voters continues: of several the most
+  advanced one of the latest generation. A forced retirement begins a generation, which may have
+  fewer decisions.
+- A majority of directories that were put back together to earlier copies is none, if another
+  directory has the later decisions. Openings are recorded before the decision that has them, so no
+  decision makes strangers of a majority that has not got it yet. A copy of another history has
+  later decisions, too, but not after all of those of the majority.
+- A directory that does not continue in the state of the set is a stranger. So is one of an earlier
+  generation with more decisions than the set: its copy would undo a forced retirement.
+- Without a majority the most advanced state judges, also that of a directory that could not be
+  opened because its locks are not free. No decision is possible then.
+- The only directory of a set is no stranger.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import NamedTuple
 from embedlog.errors import DirectoryInUseError, ReplicaSetError
 from embedlog.replicas.decisions.decision_view import View
 from embedlog.replicas.members import registration
-from embedlog.replicas.members.registration import Entered
+from embedlog.replicas.members.registration import EnteredDirectory
 from embedlog.replicas.rules.state import State
 
 RESTORED = "embedlog.open([…], restored=True), or embedlog directories --restored,"
@@ -59,7 +59,7 @@ class Choice(NamedTuple):
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The best one is the state of the set (JUDGEMENT-2)."""
+        """The best one is the state of the set."""
         return (
             self.has_majority,
             self.is_own,
@@ -69,8 +69,10 @@ class Choice(NamedTuple):
         )
 
 
-def judged(
-    entered: Mapping[int, Entered], views: Mapping[int, View], continues: Callable[[int, int], bool]
+def judge(
+    entered: Mapping[int, EnteredDirectory],
+    views: Mapping[int, View],
+    continues: Callable[[int, int], bool],
 ) -> Judgement | None:
     """Judge the opened directories by what their copies show; None before the first registration of
     a set.
@@ -78,7 +80,7 @@ def judged(
     `continues`: whether the records of the copy of one node begin with all of those of another one.
     It may be slow.
     """
-    choices = [_choice(node, view, entered) for node, view in views.items() if view.state.nodes]
+    choices = [_choice_of(node, view, entered) for node, view in views.items() if view.state.nodes]
     if not choices:
         return None
     chosen = max(choices, key=lambda choice: choice.order)
@@ -87,7 +89,8 @@ def judged(
         for choice in choices
         if _is_later(choice, chosen) and continues(choice.node, chosen.node)
     ]
-    chosen = max(later, key=lambda choice: choice.order, default=chosen)
+    if later:
+        chosen = max(later, key=lambda choice: choice.order)
     strangers = chosen.strangers
     for choice in choices:
         is_ahead = advance(choice.view) > advance(chosen.view)
@@ -99,26 +102,30 @@ def judged(
     return Judgement(chosen.view.state, chosen.has_majority, strangers)
 
 
-def _choice(node: int, view: View, entered: Mapping[int, Entered]) -> Choice:
-    reasons = {other: _strangeness(each, view.state) for other, each in entered.items()}
-    strangers = {other: reason for other, reason in reasons.items() if reason}
+def _choice_of(node: int, view: View, entered: Mapping[int, EnteredDirectory]) -> Choice:
+    strangers = dict[int, str]()
+    for judged_node, directory in entered.items():
+        reason = _strangeness(directory, view.state)
+        if reason:
+            strangers[judged_node] = reason
     voters = set(view.state.voters)
     able = voters & (entered.keys() - strangers.keys())
-    return Choice(node, view, strangers, node not in strangers and 2 * len(able) > len(voters))
+    has_majority = node not in strangers and 2 * len(able) > len(voters)
+    return Choice(node, view, strangers, has_majority)
 
 
 def _is_later(choice: Choice, chosen: Choice) -> bool:
     """Whether a majority continues in the chosen state, but not in this one, which has later
-    decisions (JUDGEMENT-3).
+    decisions.
     """
-    same_generation = choice.view.state.generation == chosen.view.state.generation
-    ahead = advance(choice.view) > advance(chosen.view)
+    is_of_same_generation = choice.view.state.generation == chosen.view.state.generation
+    is_ahead = advance(choice.view) > advance(chosen.view)
     return (
         chosen.has_majority
         and choice.is_own
         and not choice.has_majority
-        and same_generation
-        and ahead
+        and is_of_same_generation
+        and is_ahead
     )
 
 
@@ -127,7 +134,7 @@ def advance(view: View) -> tuple[int, int]:
     return view.term, view.position
 
 
-def _strangeness(entered: Entered, state: State) -> str:
+def _strangeness(entered: EnteredDirectory, state: State) -> str:
     if not registration.is_judged(state):
         return ""
     if entered.membership.cluster_generation > state.generation:
@@ -135,10 +142,12 @@ def _strangeness(entered: Entered, state: State) -> str:
     return registration.strangeness(entered, state)
 
 
-def stranger(node: int, path: Path, why: str, *, has_majority: bool = True) -> ReplicaSetError:
+def stranger_error(
+    node: int, path: Path, reason: str, *, has_majority: bool = True
+) -> ReplicaSetError:
     """The reason why a stranger is away, with the command that helps."""
     text = (
-        f"the directory is not the registered one of node {node}: {why}. "
+        f"the directory is not the registered one of node {node}: {reason}. "
         f"replace_directory({node}, {os.fspath(path)!r}), or"
         f" embedlog directories --replace {node}, makes it a member again: its content is kept "
         "beside it, and it is copied"
@@ -152,7 +161,9 @@ def stranger(node: int, path: Path, why: str, *, has_majority: bool = True) -> R
     return ReplicaSetError(text, paths=[os.fspath(path)])
 
 
-def all_strangers(entered: Mapping[int, Entered], strangers: Mapping[int, str]) -> ReplicaSetError:
+def strangers_error(
+    entered: Mapping[int, EnteredDirectory], strangers: Mapping[int, str]
+) -> ReplicaSetError:
     """The error of a set of which no directory continues."""
     paths = {node: os.fspath(entered[node].path) for node in sorted(strangers)}
     reasons = "; ".join(f"node {node} ({path}): {strangers[node]}" for node, path in paths.items())
@@ -163,32 +174,37 @@ def all_strangers(entered: Mapping[int, Entered], strangers: Mapping[int, str]) 
     return ReplicaSetError(text, paths=list(paths.values()), found=reasons)
 
 
-def check_restored(found: Judgement | None, entered: Mapping[int, Entered]) -> None:
+def check_restored(verdict: Judgement | None, entered: Mapping[int, EnteredDirectory]) -> None:
     """Check that a set may begin again from the given copies.
 
     Raises ReplicaSetError if a majority continues, or if a directory is absent;
     DirectoryInUseError.
     """
-    if found is None:
+    if verdict is None:
         raise ReplicaSetError(
             "the directories have no decisions of a set: there is nothing to be restored"
         )
-    if found.has_majority:
+    if verdict.has_majority:
         commands = [
             f"replace_directory({node}, {os.fspath(entered[node].path)!r})"
-            for node in sorted(found.strangers)
+            for node in sorted(verdict.strangers)
         ]
         text = "the set continues: open it without restored=True"
         if commands:
             text += f", then {', '.join(commands)}"
-        raise ReplicaSetError(text, paths=[os.fspath(each.path) for each in entered.values()])
-    absent = [each.path for node, each in sorted(found.state.nodes.items()) if node not in entered]
+        paths = [os.fspath(directory.path) for directory in entered.values()]
+        raise ReplicaSetError(text, paths=paths)
+    absent = [
+        registered.path
+        for node, registered in sorted(verdict.state.nodes.items())
+        if node not in entered
+    ]
     if absent:
         raise ReplicaSetError(
             "a restored set begins with all of its directories: some are absent", paths=absent
         )
-    for each in entered.values():
-        if not each.first:
+    for directory in entered.values():
+        if not directory.first:
             raise DirectoryInUseError(
-                "another process has the directory of a restored set open", path=each.path
+                "another process has the directory of a restored set open", path=directory.path
             )

@@ -1,25 +1,23 @@
 """Members of a set of directories, recorded in the file `embedlog.replicas` of each one
 (`docs/protocol.md`, QUORUM-1).
 
-SETMEMBER-1  the file is replaced as a whole; its writer holds the open lock of the directory
-SETMEMBER-2  a set-up first writes the planned members into every directory, then the identities,
-    then makes the first decision. A repeat completes an interrupted one with the same numbers and
-    ids
-SETMEMBER-3  a directory belongs to a set by cluster id, node and directory id; its path may change
-SETMEMBER-4  an empty directory in the place of a registered one is not prepared again: its disk may
-    be absent
-SETMEMBER-5  a new registration id is on disk before anything is written in its name; the registered
-    one remains beside it
-SETMEMBER-6  two directories of one cluster and one generation are of one set if the members of one
-    of them name the other. Of two members, the one that was added later names the other one, also
-    after a crash between the steps of a growth. A directory that was away names members that have
-    left since, so the relation is followed over several directories
-SETMEMBER-7  a directory of an earlier generation is of the set only if one of the last generation
-    names it. Its own members do not count: it may have been retired by force
-SETMEMBER-8  two parts of a set that each retired a member of the other one by force are two sets,
-    although they may name directories of each other, and begin the same generation. A number is
-    used once, so a directory without an earlier member, whose number is not above the highest one
-    that it knows, has retired that member
+- The file is replaced as a whole; its writer holds the open lock of the directory.
+- A set-up first writes the planned members into every directory, then the identities, then makes
+  the first decision. A repeat completes an interrupted one with the same numbers and ids.
+- A directory belongs to a set by cluster id, node and directory id; its path may change.
+- An empty directory in the place of a registered one is not prepared again: its disk may be absent.
+- A new registration id is on disk before anything is written in its name; the registered one
+  remains beside it.
+- Two directories of one cluster and one generation are of one set if the members of one of them
+  name the other. Of two members, the one that was added later names the other one, also after a
+  crash between the steps of a growth. A directory that was away names members that have left since,
+  so the relation is followed over several directories.
+- A directory of an earlier generation is of the set only if one of the last generation names it.
+  Its own members do not count: it may have been retired by force.
+- Two parts of a set that each retired a member of the other one by force are two sets, although
+  they may name directories of each other, and begin the same generation. A number is used once, so
+  a directory without an earlier member, whose number is not above the highest one that it knows,
+  has retired that member.
 """
 
 from __future__ import annotations
@@ -79,18 +77,17 @@ class Membership(NamedTuple):
     `registration_id` is that of the directory now. `registered_id` and `broker_epoch` are those of
     its last registration in the decision log, None and -1 before the first one. `alone`: the
     directory was written without its set since then. `created_ns`: the birth time of
-    `embedlog.door` at that registration, None if it is not known (REGISTRATION-4). `replaces`: the
-    directory was prepared empty, to get the place of another one, and no registration of it is
-    recorded yet.
+    `embedlog.door` at that registration, None if it is not known. `replaces`: the directory was
+    prepared empty, to get the place of another one, and no registration of it is recorded yet.
 
     `openings`: an id for each opening of the directory by a first process. The first one is that of
     the last recorded registration, the last one is the present one. Those between them may be
-    registered, too: their processes were killed before they recorded it, or reached no majority
-    (REGISTRATION-2). `births`: the birth time of `embedlog.door` at each of them, or at the opening
-    after the last orderly close, as far as it is known; a file of an earlier version has none.
+    registered, too: their processes were killed before they recorded it, or reached no majority.
+    `births`: the birth time of `embedlog.door` at each of them, or at the opening after the last
+    orderly close, as far as it is known; a file of an earlier version has none.
 
     `highest_node`: the highest number that the set had used, -1 if it is that of a member, or not
-    known (SETMEMBER-8).
+    known.
     """
 
     cluster_id: str
@@ -116,11 +113,11 @@ class Membership(NamedTuple):
 
     def with_opening(self, opening: UUID, created_ns: int | None) -> Membership:
         """These members after one more opening of the directory, which has this birth time."""
-        kept = self.openings[:1] + self.openings[1:][-(OPENINGS_MAX - 2) :]
-        births = (*(self.birth_at(each) for each in kept), created_ns)
-        return self._replace(openings=(*kept, opening), births=births)
+        earlier = self.openings[:1] + self.openings[1:][-(OPENINGS_MAX - 2) :]
+        births = (*map(self.birth_at, earlier), created_ns)
+        return self._replace(openings=(*earlier, opening), births=births)
 
-    def born(self, created_ns: int | None) -> Membership:
+    def with_birth(self, created_ns: int | None) -> Membership:
         """These members with one birth time at each opening: a copy that was closed in order stands
         for the directory.
         """
@@ -130,8 +127,8 @@ class Membership(NamedTuple):
         """These members without the openings before this one, which is registered."""
         if opening not in self.openings:
             return self
-        kept = self.openings[self.openings.index(opening) :]
-        return self._replace(openings=kept, births=tuple(self.birth_at(each) for each in kept))
+        openings = self.openings[self.openings.index(opening) :]
+        return self._replace(openings=openings, births=tuple(map(self.birth_at, openings)))
 
     def birth_at(self, opening: UUID | None) -> int | None:
         """The birth time of the directory when this opening of it was registered; None if it is not
@@ -201,34 +198,32 @@ def _encode_member(member: Member) -> dict[str, Any]:
 
 
 def _decode(path: Path, data: bytes) -> Membership:
-    generation, rest = _FILE.decode(path, data)
+    generation, fields = _FILE.decode(path, data)
     try:
-        cluster_id = _text(rest.pop("cluster_id"))
-        node = _number(rest.pop("node"))
-        registration_id = _uuid(rest.pop("registration_id"))
-        registered = rest.pop("registered_id")
-        broker_epoch = rest.pop("broker_epoch")
-        alone = rest.pop("alone")
-        created_ns = rest.pop("created_ns", None)  # a file of an earlier version has none
-        openings = rest.pop("openings", [])  # likewise
-        births = rest.pop("births", [])
-        replaces = rest.pop("replaces", False)
-        highest_node = rest.pop("highest_node", -1)
-        cluster_generation = _number(rest.pop("cluster_generation"))
-        entries = rest.pop("members")
+        cluster_id = _check_text(fields.pop("cluster_id"))
+        node = _check_number(fields.pop("node"))
+        registration_id = _read_uuid(fields.pop("registration_id"))
+        registered = fields.pop("registered_id")
+        broker_epoch = fields.pop("broker_epoch")
+        alone = fields.pop("alone")
+        created_ns = fields.pop("created_ns", None)  # a file of an earlier version has none
+        openings = fields.pop("openings", [])  # likewise
+        births = fields.pop("births", [])
+        replaces = fields.pop("replaces", False)
+        highest_node = fields.pop("highest_node", -1)
+        cluster_generation = _check_number(fields.pop("cluster_generation"))
+        entries = fields.pop("members")
         if (
             type(broker_epoch) is not int
             or not -1 <= broker_epoch <= LONG_MAX
-            or {type(alone), type(replaces)} != {bool}
+            or type(alone) is not bool
+            or type(replaces) is not bool
         ):
             raise ValueError(
                 f"broker epoch {broker_epoch!r:.100}, alone {alone!r:.100}, replaces "
                 f"{replaces!r:.100}"
             )
-        if not all(
-            each is None or (type(each) is int and 0 < each <= LONG_MAX)
-            for each in (created_ns, *births)
-        ):
+        if not all(_is_birth(birth) for birth in (created_ns, *births)):
             raise ValueError(f"created_ns {created_ns!r:.100}, births {births!r:.100}")
         if type(highest_node) is not int or not -1 <= highest_node <= INT_MAX:
             raise ValueError(f"highest_node {highest_node!r:.100}")
@@ -240,47 +235,48 @@ def _decode(path: Path, data: bytes) -> Membership:
             sorted((_decode_member(entry) for entry in entries), key=lambda member: member.node)
         )
         _check_members(members, node)
-        opening_ids = tuple(map(_uuid, openings))
-        registered_id = None if registered is None else _uuid(registered)
+        opening_ids = tuple(map(_read_uuid, openings))
+        registered_id = None if registered is None else _read_uuid(registered)
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise ForeignDirectoryError(
             f"the members cannot be read ({problem!r:.300}); {_REMEDY}", path=path
         ) from problem
     return Membership(
-        cluster_id,
-        node,
-        registration_id,
-        members,
-        registered_id,
-        broker_epoch,
-        alone,
-        cluster_generation,
-        generation,
-        created_ns,
-        rest,
-        opening_ids,
-        replaces,
-        tuple(births),
-        highest_node,
+        cluster_id=cluster_id,
+        node=node,
+        registration_id=registration_id,
+        members=members,
+        registered_id=registered_id,
+        broker_epoch=broker_epoch,
+        alone=alone,
+        cluster_generation=cluster_generation,
+        generation=generation,
+        created_ns=created_ns,
+        others=fields,
+        openings=opening_ids,
+        replaces=replaces,
+        births=tuple(births),
+        highest_node=highest_node,
     )
 
 
 def _decode_member(entry: object) -> Member:
-    rest = dict(entry)  # type: ignore[call-overload]
+    fields = dict(entry)  # type: ignore[call-overload]
     member = Member(
-        node=_number(rest.pop("node")),
-        directory_id=_text(rest.pop("directory_id")),
-        path=_text(rest.pop("path")),
-        rack=rest.pop("rack"),
-        voter=rest.pop("voter"),
-        replicas=rest.pop("replicas"),
-        others=rest,
+        node=_check_number(fields.pop("node")),
+        directory_id=_check_text(fields.pop("directory_id")),
+        path=_check_text(fields.pop("path")),
+        rack=fields.pop("rack"),
+        voter=fields.pop("voter"),
+        replicas=fields.pop("replicas"),
+        others=fields,
     )
     id_bytes(member.directory_id)
-    if not (member.rack is None or isinstance(member.rack, str)) or {
-        type(member.voter),
-        type(member.replicas),
-    } != {bool}:
+    if (
+        not isinstance(member.rack, str | None)
+        or type(member.voter) is not bool
+        or type(member.replicas) is not bool
+    ):
         raise ValueError(
             f"rack {member.rack!r}, voter {member.voter!r}, replicas {member.replicas!r}"
         )
@@ -298,26 +294,31 @@ def _check_members(members: tuple[Member, ...], node: int) -> None:
         raise ValueError("no member is a voter")
 
 
-def _text(value: object) -> str:
+def _is_birth(value: object) -> bool:
+    """Whether a value of the file is a birth time in nanoseconds, or that of an unknown one."""
+    return value is None or (type(value) is int and 0 < value <= LONG_MAX)
+
+
+def _check_text(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"{value!r:.100} is no text")
     return value
 
 
-def _number(value: object) -> int:
+def _check_number(value: object) -> int:
     if type(value) is not int or not 0 <= value <= INT_MAX:
         raise ValueError(f"{value!r:.100} is no number from 0 to {INT_MAX}")
     return value
 
 
-def _uuid(value: object) -> UUID:
-    return UUID(bytes=id_bytes(_text(value)))
+def _read_uuid(value: object) -> UUID:
+    return UUID(bytes=id_bytes(_check_text(value)))
 
 
 # ---- the check of a set --------------------------------------------------------------------------
 
 
-class Found(NamedTuple):
+class FoundDirectory(NamedTuple):
     """One given directory: its path, its identity and members as far as it has them. `problem`: the
     reason why it is away.
     """
@@ -338,40 +339,42 @@ class CheckedSet(NamedTuple):
     before the first set-up.
     """
 
-    found: tuple[Found, ...]
+    directories: tuple[FoundDirectory, ...]
     membership: Membership | None
 
     @property
     def is_registered(self) -> bool:
         """Whether the decision log of the set has a registration."""
         return any(
-            each.membership is not None and each.membership.registered_id is not None
-            for each in self.found
+            directory.membership is not None and directory.membership.registered_id is not None
+            for directory in self.directories
         )
 
 
 def check_set(
-    paths: Iterable[str | os.PathLike[str]], *, alone: bool = False, at: Call = call_here
+    paths: Iterable[str | os.PathLike[str]], *, alone: bool = False, run_at: Call = call_here
 ) -> CheckedSet:
     """Read and compare the given directories (QUORUM-1). Changes nothing.
 
     A directory that is missing, damaged or cannot be read is away, not an error. Raises
     ReplicaSetError if one is given twice, if one is a clone, and if they belong to different sets.
-    One directory of a larger set is refused, too, unless it is opened `alone`. `at` makes the calls
-    about a directory.
+    One directory of a larger set is refused, too, unless it is opened `alone`. `run_at` makes the
+    calls about a directory.
     """
-    given = [Path(path) for path in paths]
-    check_doubles(given, at)
-    found = tuple(found_at(path, at) for path in given)
-    _check_clusters(found)
-    _check_clones(found)
-    known = [each.membership for each in found if each.membership is not None]
-    newest = max(known, key=_age, default=None)
-    checked = CheckedSet(found, newest)
+    given_paths = [Path(path) for path in paths]
+    check_doubles(given_paths, run_at)
+    directories = tuple(inspect_at(path, run_at) for path in given_paths)
+    _check_clusters(directories)
+    _check_clones(directories)
+    recorded = [
+        directory.membership for directory in directories if directory.membership is not None
+    ]
+    newest = max(recorded, key=_age, default=None)
+    checked = CheckedSet(directories, newest)
     if newest is not None:
         _check_members_of(checked, newest)
-        if len(given) == 1 and not alone:
-            check_alone(given[0], newest)
+        if len(given_paths) == 1 and not alone:
+            check_alone(given_paths[0], newest)
     return checked
 
 
@@ -390,73 +393,82 @@ def check_alone(path: Path, membership: Membership) -> None:
         )
 
 
-def found_in(path: Path) -> Found:
+def inspect(path: Path) -> FoundDirectory:
     """What a directory has of its identity and its members; a problem instead of an error."""
     try:
         if not files.is_directory(path):
-            return Found(path)  # it can be made, if it is new
-        return Found(path, read_meta(path), read(path))
+            return FoundDirectory(path)  # it can be made, if it is new
+        return FoundDirectory(path, read_meta(path), read(path))
     except EmbedlogError as problem:
-        return Found(path, problem=problem)
+        return FoundDirectory(path, problem=problem)
 
 
-def found_at(path: Path, at: Call) -> Found:
-    """As `found_in`, by a call about the directory. One that does not answer has a problem, too."""
+def inspect_at(path: Path, run_at: Call) -> FoundDirectory:
+    """As `inspect`, by a call about the directory. One that does not answer has a problem, too."""
     try:
-        return at(path, partial(found_in, path))
+        return run_at(path, partial(inspect, path))
     except EmbedlogError as problem:
-        return Found(path, problem=problem)
+        return FoundDirectory(path, problem=problem)
 
 
-def _real(path: Path) -> tuple[Path, Facts | None]:
+def _find_real_path(path: Path) -> tuple[Path, Facts | None]:
     real = Path(files.real_path(path))
     return real, files.lstat(real)
 
 
-def check_doubles(paths: list[Path], at: Call = call_here) -> None:
+def check_doubles(paths: list[Path], run_at: Call = call_here) -> None:
     """Raises ReplicaSetError if two paths lead to one directory."""
-    places: dict[object, Path] = {}
+    paths_by_place: dict[object, Path] = {}
     for path in paths:
         try:
-            real, facts = at(path, partial(_real, path))
+            real, facts = run_at(path, partial(_find_real_path, path))
         except StorageError as problem:
             if problem.errno != errno.ETIMEDOUT:
                 raise
             real = path
             facts = None
-        for place in {real, real if facts is None else (facts.device, facts.inode)}:
-            if place in places:
+        places: set[object] = {real}
+        if facts is not None:
+            places.add((facts.device, facts.inode))
+        for place in places:
+            if place in paths_by_place:
                 raise ReplicaSetError(
                     "the same directory is given twice",
-                    paths=[os.fspath(places[place]), os.fspath(path)],
+                    paths=[os.fspath(paths_by_place[place]), os.fspath(path)],
                 )
-            places[place] = path
+            paths_by_place[place] = path
 
 
-def _check_clusters(found: Iterable[Found]) -> None:
-    first: tuple[str, Path] | None = None
-    for each in found:
-        ids = {each.meta.cluster_id} if each.meta is not None and each.meta.cluster_id else set()
-        ids |= {each.membership.cluster_id} if each.membership is not None else set()
+def _check_clusters(directories: Iterable[FoundDirectory]) -> None:
+    first_id: str | None = None
+    first_path = Path()
+    for directory in directories:
+        ids = set[str]()
+        if directory.meta is not None and directory.meta.cluster_id:
+            ids.add(directory.meta.cluster_id)
+        if directory.membership is not None:
+            ids.add(directory.membership.cluster_id)
         for cluster_id in sorted(ids):
-            first = first or (cluster_id, each.path)
-            if cluster_id != first[0]:
+            if first_id is None:
+                first_id = cluster_id
+                first_path = directory.path
+            if cluster_id != first_id:
                 raise ReplicaSetError(
                     "the directories belong to different clusters",
-                    expected=f"{first[0]!r:.100} as in {first[1]}",
+                    expected=f"{first_id!r:.100} as in {first_path}",
                     found=f"{cluster_id!r:.100}",
-                    paths=[os.fspath(first[1]), os.fspath(each.path)],
+                    paths=[os.fspath(first_path), os.fspath(directory.path)],
                 )
 
 
-def _check_clones(found: Iterable[Found]) -> None:
+def _check_clones(directories: Iterable[FoundDirectory]) -> None:
     """No two directories have one directory id or one node, in their identity or in their
     members.
     """
     for kind in ("directory id", "node"):
         claims: dict[object, list[str]] = {}
-        for each in found:
-            claims.setdefault(_claimed(each, kind), []).append(os.fspath(each.path))
+        for directory in directories:
+            claims.setdefault(_claim_of(directory, kind), []).append(os.fspath(directory.path))
         for value, paths in claims.items():
             if value is not None and len(paths) > 1:
                 count = "two" if len(paths) == 2 else len(paths)
@@ -468,68 +480,73 @@ def _check_clones(found: Iterable[Found]) -> None:
                 )
 
 
-def _claimed(found: Found, kind: str) -> object:
+def _claim_of(directory: FoundDirectory, kind: str) -> object:
     """The node or the directory id of a directory, of which its two files must agree. Raises
     ReplicaSetError.
     """
-    meta = found.meta
-    own = None if found.membership is None else found.membership.own
-    claims = {getattr(meta, "node_id" if kind == "node" else "directory_id", None)}
-    claims |= {getattr(own, "node" if kind == "node" else "directory_id", None)}
-    claims -= {None}
+    claims = set[object]()
+    if directory.meta is not None:
+        meta = directory.meta
+        claims.add(meta.node_id if kind == "node" else meta.directory_id)
+    if directory.membership is not None:
+        own = directory.membership.own
+        claims.add(own.node if kind == "node" else own.directory_id)
+    claims.discard(None)
     if len(claims) > 1:
         raise ReplicaSetError(
             f"the {kind} in meta.properties is not the one in {REPLICAS}",
-            path=found.path,
+            path=directory.path,
             found=" and ".join(sorted(map(str, claims))),
-            paths=[os.fspath(found.path)],
+            paths=[os.fspath(directory.path)],
         )
     return next(iter(claims), None)
 
 
-def check_one_set(found: Iterable[Found]) -> None:
-    """Raises ReplicaSetError unless all directories that have members are of one set (SETMEMBER-6
-    to SETMEMBER-8).
-    """
-    known = {each.path: each.membership for each in found if each.membership is not None}
-    if not known:
+def check_one_set(directories: Iterable[FoundDirectory]) -> None:
+    """Raises ReplicaSetError unless all directories that have members are of one set."""
+    memberships = {
+        directory.path: directory.membership
+        for directory in directories
+        if directory.membership is not None
+    }
+    if not memberships:
         return
-    for (path, one), (place, other) in combinations(known.items(), 2):
+    for (path, one), (other_path, other) in combinations(memberships.items(), 2):
         if _has_retired(one, other) and _has_retired(other, one):
             raise ReplicaSetError(
                 "the directories belong to two sets: each one has retired a member of the other "
                 "one by force; open those of one set only",
-                path=place,
+                path=other_path,
                 expected=_nodes(one),
                 found=_nodes(other),
-                paths=[os.fspath(path), os.fspath(place)],
+                paths=[os.fspath(path), os.fspath(other_path)],
             )
-    first, newest = max(known.items(), key=lambda each: _age(each[1]))
-    left = {
+    newest_path, newest = max(memberships.items(), key=lambda item: _age(item[1]))
+    unlinked = {
         path: own
-        for path, own in known.items()
+        for path, own in memberships.items()
         if own.cluster_generation == newest.cluster_generation
     }
     linked: list[Membership] = []
-    reached = [first]
+    reached = [newest_path]
     while reached:
-        linked += [left.pop(path) for path in reached]
+        linked += [unlinked.pop(path) for path in reached]
         reached = [
             path
-            for path, own in left.items()
-            if any(_names(own, one) or _names(one, own) for one in linked)
+            for path, own in unlinked.items()
+            if any(_names(own, member) or _names(member, own) for member in linked)
         ]
-    for path, own in known.items():
+    for path, own in memberships.items():
         if own.cluster_generation == newest.cluster_generation:
-            if path in left:
+            if path in unlinked:
                 raise ReplicaSetError(
                     "the directories belong to two sets: neither one names the other as a member",
                     path=path,
                     expected=_nodes(newest),
                     found=_nodes(own),
-                    paths=[os.fspath(first), os.fspath(path)],
+                    paths=[os.fspath(newest_path), os.fspath(path)],
                 )
-        elif not any(_names(one, own) for one in linked):
+        elif not any(_names(member, own) for member in linked):
             raise ReplicaSetError(
                 "the directory belongs to another generation of the set",
                 path=path,
@@ -539,30 +556,37 @@ def check_one_set(found: Iterable[Found]) -> None:
             )
 
 
-def is_beside(found: Membership, others: Iterable[tuple[Membership, Path]]) -> bool:
+def is_beside(own: Membership, others: Iterable[tuple[Membership, Path]]) -> bool:
     """Whether a directory has recorded one of these other members at the path where it is, or at
     one to the same directory.
 
     False for a directory of the set from which all the others were copied.
     """
-    recorded = {
-        (each.node, each.directory_id): each.path
-        for each in found.members
-        if each.node != found.node
+    recorded_paths = {
+        (member.node, member.directory_id): Path(member.path)
+        for member in own.members
+        if member.node != own.node
     }
-    pairs = [(recorded.get((other.node, other.own.directory_id)), path) for other, path in others]
-    known = [(Path(text), path) for text, path in pairs if text is not None]
-    return any(one == path for one, path in known) or any(is_same(one, path) for one, path in known)
+    pairs = list[tuple[Path, Path]]()
+    for membership, path in others:
+        recorded = recorded_paths.get((membership.node, membership.own.directory_id))
+        if recorded is not None:
+            pairs.append((recorded, path))
+    if any(recorded == path for recorded, path in pairs):
+        return True
+    return any(is_same_directory(recorded, path) for recorded, path in pairs)
 
 
-def is_same(one: Path, other: Path) -> bool:
+def is_same_directory(path: Path, other_path: Path) -> bool:
     """Whether two paths lead to the same directory."""
     try:
-        facts = [files.lstat(files.real_path(path)) for path in (one, other)]
+        facts = files.lstat(files.real_path(path))
+        other_facts = files.lstat(files.real_path(other_path))
     except EmbedlogError:
         return False
-    places = [(each.device, each.inode) for each in facts if each is not None]
-    return len(places) == 2 and places[0] == places[1]
+    if facts is None or other_facts is None:
+        return False
+    return (facts.device, facts.inode) == (other_facts.device, other_facts.inode)
 
 
 def _age(membership: Membership) -> tuple[bool, int, int]:
@@ -574,11 +598,12 @@ def _age(membership: Membership) -> tuple[bool, int, int]:
     )
 
 
-def _names(one: Membership, other: Membership) -> bool:
+def _names(membership: Membership, named: Membership) -> bool:
     """Whether the members of a directory have another directory."""
+    own = named.own
     return any(
-        (each.node, each.directory_id) == (other.node, other.own.directory_id)
-        for each in one.members
+        (member.node, member.directory_id) == (own.node, own.directory_id)
+        for member in membership.members
     )
 
 
@@ -600,15 +625,17 @@ def _check_members_of(checked: CheckedSet, newest: Membership) -> None:
     other sets.
     """
     members = {member.node: member for member in newest.members}
-    for each in checked.found:
-        own = each.membership
-        member = members.get(own.node) if own is not None else None
-        if own is not None and member is not None and member.directory_id != own.own.directory_id:
+    for directory in checked.directories:
+        if directory.membership is None:
+            continue
+        own = directory.membership.own
+        member = members.get(own.node)
+        if member is not None and member.directory_id != own.directory_id:
             raise ReplicaSetError(
                 f"another directory is node {own.node} of the set",
-                path=each.path,
+                path=directory.path,
                 expected=f"directory id {member.directory_id}",
-                found=own.own.directory_id,
-                paths=[os.fspath(each.path), member.path],
+                found=own.directory_id,
+                paths=[os.fspath(directory.path), member.path],
             )
-    check_one_set(checked.found)
+    check_one_set(checked.directories)

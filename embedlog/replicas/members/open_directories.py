@@ -1,20 +1,18 @@
 """This module holds the open directories of a set in this process: which of them answer, and the
 partitions in them.
 
-OPENDIRECTORY-1  a directory fails for this process on an error of its storage (REPLICA-18). Errors
-    of the process itself, such as a lack of descriptors, are raised to the caller and change
-    nothing
-OPENDIRECTORY-2  a failed directory is not used until `retry_ns`. The pause doubles with each
-    failure, up to 30 s, and is the first one again after a minute without a failure
-OPENDIRECTORY-3  an error belongs to the directory that contains its path, to the inner one of two.
-    An error without a path belongs to none
-OPENDIRECTORY-4  a directory that returns is another object; a change of `changes` shows its users
-    that they must look again
-OPENDIRECTORY-5  a failed election is not tried again for 100 ms, unless a directory returns or a
-    decision is made. Without a majority this is so for all partitions. Calls that wait need little
-    processor time
-OPENDIRECTORY-6  a call that may last, as on a disk that hangs, is made by a thread of its
-    directory. A directory that hangs is a failed one until the call returns
+- A directory fails for this process on an error of its storage (REPLICA-18). Errors of the process
+  itself, such as a lack of descriptors, are raised to the caller and change nothing.
+- A failed directory is not used until `retry_ns`. The pause doubles with each failure, up to 30 s,
+  and is the first one again after a minute without a failure.
+- An error belongs to the directory that contains its path, to the inner one of two. An error
+  without a path belongs to none.
+- A directory that returns is another object; a change of `changes` shows its users that they must
+  look again.
+- A failed election is not tried again for 100 ms, unless a directory returns or a decision is made.
+  Without a majority this is so for all partitions. Calls that wait need little processor time.
+- A call that may last, as on a disk that hangs, is made by a thread of its directory. A directory
+  that hangs is a failed one until the call returns.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from embedlog._native import system, waits
@@ -88,7 +86,7 @@ class Limit:
             return 0
         return self._last_ns + PAUSES_NS[min(self._count, len(PAUSES_NS)) - 1]
 
-    def made(self) -> None:
+    def count_change(self) -> None:
         """Count a change."""
         now_ns = system.boot_ns()
         self._count = self._count + 1 if now_ns - self._last_ns <= QUIET_NS else 1
@@ -101,23 +99,23 @@ class Damage:
     """
 
     def __init__(self) -> None:
-        self._found = Limit()
+        self._findings = Limit()
         self.repair = Limit()
 
-    def found(self) -> None:
+    def note(self) -> None:
         """Do not use the replica for a while."""
-        self._found.made()
+        self._findings.count_change()
 
-    def rests(self) -> bool:
+    def is_resting(self) -> bool:
         """Whether the replica is not used now: another one may have the records."""
-        return system.boot_ns() < self._found.next_ns()
+        return system.boot_ns() < self._findings.next_ns()
 
 
 class Words(Protocol):
     """The topics words of the directories, which every decision changes."""
 
     def version(self) -> int: ...
-    def followed(self, version: int) -> list[tuple[system.Page, int]]: ...
+    def followed_pages(self, version: int) -> list[tuple[system.Page, int]]: ...
 
 
 class ReopenedError(EmbedlogError):
@@ -126,7 +124,7 @@ class ReopenedError(EmbedlogError):
     """
 
 
-class Directory(Protocol):
+class ReplicaDirectory(Protocol):
     """One open directory, as far as its replicas are concerned."""
 
     @property
@@ -170,16 +168,26 @@ class OpenDirectory:
     node: int
     slot: int
     incarnation: UUID
-    directory: Directory | None
+    directory: ReplicaDirectory | None
     problem: str | None = None
     retry_ns: int = 0
     failures: int = 0
     since_ms: int = 0  # the time of the failure
     failed_ns: int = 0
 
-    def usable(self, now_ns: int) -> bool:
-        """Whether this process uses the directory now (OPENDIRECTORY-2)."""
+    def is_usable(self, now_ns: int) -> bool:
+        """Whether this process uses the directory now: a failed one after its pause."""
         return self.directory is not None and (self.problem is None or now_ns >= self.retry_ns)
+
+
+class FailedElection(NamedTuple):
+    """An election that failed: the directories and decisions of that moment, the time until which it
+    is not tried again, and the reason.
+    """
+
+    change: tuple[int, int]  # `changes` and `version()` of the directories
+    until_ns: int
+    reason: str
 
 
 class OpenDirectories:
@@ -214,36 +222,34 @@ class OpenDirectories:
         self.rates = rates
         self.lag_ns = lag_time_ms * 1_000_000
         self._lock_wait_ns = min(lock_wait_ms, lag_time_ms) * 1_000_000
-        self.changes = 0  # OPENDIRECTORY-4
+        self.changes = 0  # a change shows users that they must look again
         self._damaged: dict[tuple[int, str], str] = {}  # the problem by node and partition
-        self._left: dict[Path, int] = {}  # directories that have left the set, with their nodes
-        # OPENDIRECTORY-5
-        self._undecided: dict[Place | None, tuple[tuple[int, int], int, str]] = {}
+        self._left: dict[Path, int] = {}  # the nodes of directories that have left the set
+        # elections that failed a short time ago, by place; None: there was no majority
+        self._undecided: dict[Place | None, FailedElection] = {}
 
     def __iter__(self) -> Iterator[OpenDirectory]:
         return iter(list(self._directories.values()))
 
-    def undecided(self, place: Place | None = None) -> str:
+    def undecided_reason(self, place: Place | None = None) -> str:
         """The reason why an election failed a short time ago, if nothing has changed since;
         otherwise empty.
 
         Without a place: because there was no majority.
         """
-        found = self._undecided.get(place)
+        undecided = self._undecided.get(place)
         if (
-            found is None
-            or found[0] != (self.changes, self.version())
-            or system.boot_ns() >= found[1]
+            undecided is None
+            or undecided.change != (self.changes, self.version())
+            or system.boot_ns() >= undecided.until_ns
         ):
             return ""
-        return found[2]
+        return undecided.reason
 
     def note_undecided(self, place: Place | None, reason: str) -> None:
-        """An election found no majority, or no replica for a place (OPENDIRECTORY-5)."""
-        self._undecided[place] = (
-            (self.changes, self.version()),
-            system.boot_ns() + UNDECIDED_NS,
-            reason,
+        """An election found no majority, or no replica for a place."""
+        self._undecided[place] = FailedElection(
+            (self.changes, self.version()), system.boot_ns() + UNDECIDED_NS, reason
         )
 
     def worker(self, node: int) -> DirectoryWorker | None:
@@ -253,27 +259,25 @@ class OpenDirectories:
         member = self._directories.get(node)
         if self._workers is None or member is None or member.directory is None:
             return None
-        return self._workers.of(member.directory.path)
+        return self._workers.worker_of(member.directory.path)
 
-    def at(self, node: int, call: Callable[[], T], *, slow: bool = False) -> T:
-        """The result of a call in the directory of a node (OPENDIRECTORY-6). `slow`: it may wait
-        for a lock, or load files.
+    def run_at(self, node: int, call: Callable[[], T], *, slow: bool = False) -> T:
+        """The result of a call in the directory of a node. `slow`: it may wait for a lock, or load
+        files.
         """
         worker = self.worker(node)
-        return (
-            call()
-            if worker is None
-            else worker.run(call, limit_ns=worker.lock_ns if slow else None)
-        )
+        if worker is None:
+            return call()
+        return worker.run(call, limit_ns=worker.lock_ns if slow else None)
 
-    def making(self, node: int) -> Make:
+    def maker_of(self, node: int) -> Make:
         """What makes calls that change a replica of a node: its thread, or that of the caller if it
         has answered recently.
         """
         worker = self.worker(node)
         return make_here if worker is None else worker.make
 
-    def returned(self, path: Path) -> None:
+    def note_return(self, path: Path) -> None:
         """A directory that hung answers again: it is tried at once."""
         with self._mutex:
             for member in self._directories.values():
@@ -290,7 +294,9 @@ class OpenDirectories:
         member = self._directories.get(node)
         if member is None or (member.problem is None and member.directory is not None):
             return member
-        return member if member.usable(system.boot_ns()) else None
+        if not member.is_usable(system.boot_ns()):
+            return None
+        return member
 
     def count(self) -> int:
         """The number of directories of the set."""
@@ -306,19 +312,19 @@ class OpenDirectories:
             self._directories = self._directories | {member.node: member for member in members}
             self.changes += 1
 
-    def missing(self, node: int) -> EmbedlogError | None:
+    def loss_of(self, node: int) -> EmbedlogError | None:
         """The error of a directory that was removed or replaced as a whole, otherwise None."""
         member = self._directories.get(node)
         if member is None or member.directory is None:
             return None
         try:
-            self.at(node, member.directory.check_place)
+            self.run_at(node, member.directory.check_place)
         except EmbedlogError as problem:
             return problem
         return None
 
     def note_damage(self, node: int, partition: str, problem: EmbedlogError) -> None:
-        """A replica was found damaged: the users of its directory look again (OPENDIRECTORY-4)."""
+        """A replica was found damaged: the users of its directory look again."""
         with self._mutex:
             self._damaged[node, partition] = str(problem)
             self.changes += 1
@@ -328,33 +334,37 @@ class OpenDirectories:
         with self._mutex:
             self._damaged.pop((node, partition), None)
 
-    def damage(self, node: int) -> str | None:
+    def damage_of(self, node: int) -> str | None:
         """The damaged replicas in a directory, as far as this process has found them; None without
         one.
         """
-        found = sorted(
-            (name, text) for (each, name), text in list(self._damaged.items()) if each == node
+        damages = sorted(
+            (name, text)
+            for (damaged_node, name), text in list(self._damaged.items())
+            if damaged_node == node
         )
-        return (
-            "; ".join(f"the replica of {name} is damaged: {text}" for name, text in found) or None
-        )
+        if not damages:
+            return None
+        return "; ".join(f"the replica of {name} is damaged: {text}" for name, text in damages)
 
     def remove(self, node: int) -> None:
         """Forget a directory that left the set."""
         with self._mutex:
-            gone = self._directories.get(node)
-            if gone is not None and gone.directory is not None:
-                self._left[gone.directory.path] = node
+            leaving = self._directories.get(node)
+            if leaving is not None and leaving.directory is not None:
+                self._left[leaving.directory.path] = node
             self._directories = {
-                other: member for other, member in self._directories.items() if other != node
+                member.node: member
+                for member in self._directories.values()
+                if member is not leaving
             }
             self.changes += 1
 
-    def left(self, node: int) -> list[Path]:
+    def left_paths(self, node: int) -> list[Path]:
         """The directories of a node that has left the set, as far as this process had opened
         them.
         """
-        return [path for path, each in list(self._left.items()) if each == node]
+        return [path for path, left_node in list(self._left.items()) if left_node == node]
 
     def slots(self) -> Mapping[int, int]:
         """The bit of each node in the ISR of control pages."""
@@ -368,9 +378,9 @@ class OpenDirectories:
         """
         return self._words.version() if self._words is not None else 0
 
-    def followed(self, version: int) -> list[tuple[system.Page, int]]:
+    def followed_pages(self, version: int) -> list[tuple[system.Page, int]]:
         """The page of each directory with its topics word in a version."""
-        return [] if self._words is None else self._words.followed(version)
+        return [] if self._words is None else self._words.followed_pages(version)
 
     def lock_deadline(self, deadline_ns: int) -> int:
         """The time until which one lock is waited for: before the deadline, another directory may
@@ -385,7 +395,7 @@ class OpenDirectories:
         until a time.
         """
         if self._words is not None:
-            waits.Waiter().wait(tails, False, self._words.followed(version), until_ns)
+            waits.Waiter().wait(tails, False, self._words.followed_pages(version), until_ns)
         else:
             threading.Event().wait(max(0, min(1_000_000, until_ns - system.boot_ns())) / 1e9)
 
@@ -398,8 +408,8 @@ class OpenDirectories:
         `missing`: a partition that is not there is a failure, because the decision log has its
         topic. The node may have left the set: a call that began before goes on without it.
         """
-        absent = missing and isinstance(problem, UnknownTopicOrPartitionError)
-        if not (is_of_storage(problem) or absent) or problem.path is None:
+        is_absent = missing and isinstance(problem, UnknownTopicOrPartitionError)
+        if not (is_of_storage(problem) or is_absent) or problem.path is None:
             return None
         path = Path(problem.path)
         around = [
@@ -407,12 +417,17 @@ class OpenDirectories:
             for node, member in self._directories.items()
             if member.directory is not None and path.is_relative_to(member.directory.path)
         ]
-        left = (node for place, node in self._left.items() if path.is_relative_to(place))
-        return max(around)[1] if around else next(left, None)
+        if around:
+            _, inner_node = max(around)
+            return inner_node
+        for left_path, node in self._left.items():
+            if path.is_relative_to(left_path):
+                return node
+        return None
 
     def fail(self, node: int, problem: EmbedlogError) -> None:
-        """Do not use a directory for a while (OPENDIRECTORY-2). An object of an earlier opening
-        fails nothing: it is replaced.
+        """Do not use a directory for a while. An object of an earlier opening fails nothing: it is
+        replaced.
         """
         with self._mutex:
             member = self._directories.get(node)
@@ -434,18 +449,18 @@ class OpenDirectories:
         for member in list(self):
             if member.directory is not None and member.problem is None:
                 try:
-                    self.at(member.node, member.directory.check_place)
+                    self.run_at(member.node, member.directory.check_place)
                 except EmbedlogError as problem:
                     self.fail(member.node, problem)
 
-    def recovered(self, node: int) -> None:
+    def recover(self, node: int) -> None:
         """Use a directory again."""
         with self._mutex:
             self._directories[node].problem = None
 
 
 def is_of_storage(problem: EmbedlogError) -> bool:
-    """Whether an error belongs to the directory, and not to this process (OPENDIRECTORY-1)."""
+    """Whether an error belongs to the directory, and not to this process."""
     if isinstance(problem, StorageError):
         return problem.errno is None or problem.errno in STORAGE
     if isinstance(problem, LoadPendingError):

@@ -1,36 +1,34 @@
 """Registration of opened directories in the decision log (`docs/protocol.md`, REPLICA-12,
 REPLICA-19).
 
-REGISTRATION-1  the first process in a directory keeps the registration id only if the clean mark
-    names the registration. No broker and no process without the set may have written here since.
-    Else it draws a new id before any other write
-REGISTRATION-2  the first process draws an opening id, too, which the registration stores. A
-    directory continues only if the registered opening is one of those that it has recorded. Each
-    process sees that, also one that is not the first
-REGISTRATION-3  a directory that a broker or a process without the set has written does not
-    continue. The mark `alone` is written with the new registration id, so that a second crash does
-    not hide the visit
-REGISTRATION-4  the file of members has the birth time of `embedlog.door` at each opening. A
-    directory that was not closed in order, and has another one than at its registered opening, does
-    not continue: it is a copy that was made while processes used the original. A copy continues
-    with an opening of its own, which a request has registered. One that was closed in order stands
-    for the directory: its first opening takes the present birth time for those of before, and
-    removes the clean mark after that, so that it may crash at once
-REGISTRATION-5  a directory that does not continue is a stranger. It is away, with the command that
-    helps: `replace_directory` prepares an empty directory, which is registered as a foreign one and
-    copied. The only directory of a set is its own judge: it is registered as a foreign one. So are
-    all directories of a restored set, whose best logs lead
-REGISTRATION-6  a decision judges with the state that it is derived from, under the locks of the
-    copies. It is not made if one of its directories is a stranger there: the directories are judged
-    again
-REGISTRATION-7  one decision registers all directories that were opened. The first process in a
-    directory raises its broker epoch, also after an orderly close, as a start of a broker does. The
-    decision appends nothing for later processes
-REGISTRATION-8  the file of members is updated after the decision; until then it has the registered
-    id of before. The files of all open directories get a changed path: MEMBERDIRECTORY-6 compares
-    it
-REGISTRATION-9  before the decision, the control page shows that the outcome is not known; after the
-    file of members has it, that it is. A process that is killed between them leaves the first value
+- The first process in a directory keeps the registration id only if the clean mark names the
+  registration. No broker and no process without the set may have written here since. Else it draws
+  a new id before any other write.
+- The first process draws an opening id, too, which the registration stores. A directory continues
+  only if the registered opening is one of those that it has recorded. Each process sees that, also
+  one that is not the first.
+- A directory that a broker or a process without the set has written does not continue. The mark
+  `alone` is written with the new registration id, so that a second crash does not hide the visit.
+- The file of members has the birth time of `embedlog.door` at each opening. A directory that was
+  not closed in order, and has another one than at its registered opening, does not continue: it is
+  a copy that was made while processes used the original. A copy continues with an opening of its
+  own, which a request has registered. One that was closed in order stands for the directory: its
+  first opening takes the present birth time for those of before, and removes the clean mark after
+  that, so that it may crash at once.
+- A directory that does not continue is a stranger. It is away, with the command that helps:
+  `replace_directory` prepares an empty directory, which is registered as a foreign one and copied.
+  The only directory of a set is its own judge: it is registered as a foreign one. So are all
+  directories of a restored set, whose best logs lead.
+- A decision judges with the state that it is derived from, under the locks of the copies. It is not
+  made if one of its directories is a stranger there: the directories are judged again.
+- One decision registers all directories that were opened. The first process in a directory raises
+  its broker epoch, also after an orderly close, as a start of a broker does. The decision appends
+  nothing for later processes.
+- The file of members is updated after the decision; until then it has the registered id of before.
+  The files of all open directories get a changed path: the search for a member compares
+  it.
+- Before the decision, the control page shows that the outcome is not known; after the file of
+  members has it, that it is. A process that is killed between them leaves the first value.
 """
 
 from __future__ import annotations
@@ -54,8 +52,8 @@ from embedlog.replicas.members.membership import Member, Membership
 from embedlog.replicas.members.set_up import open_locks
 from embedlog.replicas.rules.events import (
     Add,
+    Condition,
     Event,
-    Found,
     HeldTopic,
     Identity,
     Observed,
@@ -73,7 +71,7 @@ Observe = Callable[[State], Mapping[Place, Observed]]
 
 class StrangerFound(Exception):
     """A registration finds a directory that is not the registered one: the directories are judged
-    again (REGISTRATION-6).
+    again.
     """
 
 
@@ -93,14 +91,14 @@ class Opening(NamedTuple):
     created_ns: int | None = None
 
 
-class Entered(NamedTuple):
+class EnteredDirectory(NamedTuple):
     """A directory of the set that this process has opened, and the registration id before a new one
     was drawn.
 
     `first`: no other process was in it, and `fresh`: since an orderly close. `outcome` shows every
     process in the directory whether the outcome of the registration is known and recorded; only the
-    first process has it (REGISTRATION-9). `created_ns`: as in `Opening`. `restored`: it is the copy
-    from which the set begins again (REGISTRATION-5).
+    first process has it. `created_ns`: as in `Opening`. `restored`: it is the copy from which the
+    set begins again.
     """
 
     path: Path
@@ -113,68 +111,69 @@ class Entered(NamedTuple):
     restored: bool = False
 
     def is_copy(self, opening: UUID | None) -> bool:
-        """Whether it is a copy of the directory with this opening, as far as birth times show it
-        (REGISTRATION-4).
+        """Whether it is a copy of the directory with this opening, as far as birth times show
+        it.
         """
         recorded = self.membership.birth_at(opening)
         return None not in (recorded, self.created_ns) and recorded != self.created_ns
 
 
-def _is_fresh(opening: Opening, found: Membership) -> bool:
+def _is_fresh(opening: Opening, membership: Membership) -> bool:
     """Whether no process was in the directory since an orderly close that names its
     registration.
     """
-    unused = not (opening.visited or found.alone or found.replaces)
-    kept = opening.clean and unused and opening.mark_epoch == found.broker_epoch
-    return opening.first and kept and found.registration_id == found.registered_id
+    is_unused = not (opening.visited or membership.alone or membership.replaces)
+    has_its_mark = opening.clean and is_unused and opening.mark_epoch == membership.broker_epoch
+    is_registered = membership.registration_id == membership.registered_id
+    return opening.first and has_its_mark and is_registered
 
 
 def stand_for(opening: Opening, mode: int = 0o666) -> None:
     """Let a copy that was closed in order stand for its directory. REQUIRES the open lock, and that
-    the clean mark is not removed yet: the first opening may be killed after that (REGISTRATION-4).
+    the clean mark is not removed yet: the first opening may be killed after that.
     """
-    found = members.read(opening.path)
-    if found is not None and _is_fresh(opening, found):
-        born = found.born(opening.created_ns)
-        if born != found:
-            members.write(opening.path, born, mode)
+    membership = members.read(opening.path)
+    if membership is not None and _is_fresh(opening, membership):
+        present = membership.with_birth(opening.created_ns)
+        if present != membership:
+            members.write(opening.path, present, mode)
 
 
-def enter(opening: Opening, mode: int = 0o666) -> Entered | None:
+def enter(opening: Opening, mode: int = 0o666) -> EnteredDirectory | None:
     """Keep the registration id of a directory that is being opened, or draw a new one; None if it
     belongs to no set.
 
-    REQUIRES the open lock of the directory (REGISTRATION-1).
+    REQUIRES the open lock of the directory.
     """
-    found = members.read(opening.path)
-    if found is None:
+    membership = members.read(opening.path)
+    if membership is None:
         return None
-    fresh = _is_fresh(opening, found)
-    own = found
+    fresh = _is_fresh(opening, membership)
+    own = membership
     if opening.first:
         own = set_up.begin_opening(
             opening.path,
-            found,
+            membership,
             mode,
             fresh=fresh,
             created_ns=opening.created_ns,
             alone=opening.visited,
         )
-    return Entered(
+    return EnteredDirectory(
         opening.path,
         own,
-        found.registration_id,
+        membership.registration_id,
         fresh=fresh,
         first=opening.first,
         created_ns=opening.created_ns,
     )
 
 
-def strangeness(entered: Entered, state: State) -> str:
+def strangeness(entered: EnteredDirectory, state: State) -> str:
     """The reason for which a directory does not continue in a state of the decision log; empty if
     it continues.
 
-    Without the opening that a process has entered, as `in_file` makes it, it may miss a copy that
+    Without the opening that a process has entered, as `entry_in_file` makes it, it may miss a copy that
     was made while processes used the original.
     """
     own = entered.membership
@@ -183,138 +182,136 @@ def strangeness(entered: Entered, state: State) -> str:
         return ""
     if own.replaces:
         return _reason_to_give_way(entered, registered)
-    same = registered.incarnation == own.registration_id
-    if same and own.openings and registered.opening == own.openings[-1]:
+    is_registered = registered.incarnation == own.registration_id
+    if is_registered and own.openings and registered.opening == own.openings[-1]:
         return ""  # it was registered since it was entered
     if own.alone:
         return "it was written without the set, by alone=True or by a broker"
     if registered.opening is not None:
-        known = registered.opening in own.openings
-    elif same:  # a set of an earlier version has no ids of openings
-        known = own.broker_epoch == registered.broker_epoch or (
+        continues = registered.opening in own.openings
+    elif is_registered:  # a set of an earlier version has no ids of openings
+        continues = own.broker_epoch == registered.broker_epoch or (
             own.broker_epoch < registered.broker_epoch and not entered.fresh
         )
     else:
-        known = registered.incarnation in (entered.previous_id, own.registered_id)
-    if not known:
+        continues = registered.incarnation in (entered.previous_id, own.registered_id)
+    if not continues:
         return "it was put back to an earlier copy, or is of another copy of the set"
-    return (
-        ""
-        if same or not entered.is_copy(registered.opening)
-        else "it was copied while processes used the original, or after a crash"
-    )
+    if not is_registered and entered.is_copy(registered.opening):
+        return "it was copied while processes used the original, or after a crash"
+    return ""
 
 
-def _reason_to_give_way(prepared: Entered, registered: RegisterBroker) -> str:
+def _reason_to_give_way(prepared: EnteredDirectory, registered: RegisterBroker) -> str:
     """The reason for which a prepared directory replaces nothing; empty if no process uses the
     registered directory.
     """
     path = Path(registered.path)
-    if registered.opening in prepared.membership.openings or members.is_same(path, prepared.path):
+    if registered.opening in prepared.membership.openings or members.is_same_directory(
+        path, prepared.path
+    ):
         return ""
     try:
-        found = members.read(path)
-        is_registered = found is not None and found.registration_id == registered.incarnation
+        own = members.read(path)
+        is_registered = own is not None and own.registration_id == registered.incarnation
         is_in_use = is_registered and set_up.is_used(path)
     except EmbedlogError:  # it is lost
         return ""
-    return f"a process uses the directory that it replaces, {path}" if is_in_use else ""
+    if not is_in_use:
+        return ""
+    return f"a process uses the directory that it replaces, {path}"
 
 
-def in_file(path: Path, own: Membership) -> Entered:
+def entry_in_file(path: Path, own: Membership) -> EnteredDirectory:
     """A directory as its file of members shows it, for `strangeness`."""
-    return Entered(path, own, own.registration_id, first=False)
+    return EnteredDirectory(path, own, own.registration_id, first=False)
 
 
-def found_state(entered: Entered, state: State) -> Found:
-    """How a registered directory that continues was found (REGISTRATION-5). REQUIRES a state that
-    is no hint.
-    """
+def condition_of(entered: EnteredDirectory, state: State) -> Condition:
+    """How a registered directory that continues was found. REQUIRES a state that is no hint."""
     own = entered.membership
     registered = state.nodes[entered.membership.node]
     is_registered = bool(own.openings) and registered.opening == own.openings[-1]
     begins = own.replaces and registered.opening not in own.openings
     if not is_registered and (begins or entered.restored or strangeness(entered, state)):
-        return Found.FOREIGN
-    return Found.COMPLETE if own.registration_id == registered.incarnation else Found.CRASHED
+        return Condition.FOREIGN
+    if own.registration_id == registered.incarnation:
+        return Condition.COMPLETE
+    return Condition.CRASHED
 
 
 def is_judged(state: State) -> bool:
-    """Whether strangers are away: the only directory of a set is used in any case
-    (REGISTRATION-5).
-    """
+    """Whether strangers are away: the only directory of a set is used in any case."""
     return len(state.nodes) > 1
 
 
 def register(
     log: DecisionLog,
-    entered: Sequence[Entered],
+    entered: Sequence[EnteredDirectory],
     *,
     observe: Observe = lambda state: {},
     held: tuple[HeldTopic, ...] = (),
     deadline_ns: int,
     mode: int = 0o666,
     opened: Iterable[Path] = (),
-    at: Call = call_here,
+    run_at: Call = call_here,
 ) -> State:
     """Register these directories by one decision, and record it in each of them; the state after
     it.
 
-    Other directories that are open have their file of members updated, too, if a path has changed
-    (REGISTRATION-4).
+    Other directories that are open have their file of members updated, too, if a path has changed.
 
     The first decision of a set adds all its members. A prepared directory that the log does not
     have is added. `observe` has the replicas of partitions, `held` the topics of the only directory
-    of a new set. `at` makes the calls about one directory. Raises ReplicaSetError for a directory
+    of a new set. `run_at` makes the calls about one directory. Raises ReplicaSetError for a directory
     of another set, StrangerFound, NotEnoughDirectoriesError.
     """
-    found: dict[int, Found] = {}
-    for each in entered:
-        at(each.path, partial(each.outcome, False))
+    conditions: dict[int, Condition] = {}  # by node, as the decision saw them
+    for directory in entered:
+        run_at(directory.path, partial(directory.outcome, False))
     steps = [
-        _step(each, entered, observe, held, found)
-        for each in sorted(entered, key=lambda each: each.membership.node)
+        _step_of(directory, entered, observe, held, conditions)
+        for directory in sorted(entered, key=lambda directory: directory.membership.node)
     ]
-    nodes = ", ".join(str(each.membership.node) for each in entered)
-    state = log.decide_all(
-        steps, deadline_ns, reason=f"registration of the directories {nodes}"
-    ).state
-    for each in entered:
-        if found.get(each.membership.node) is Found.FOREIGN and not each.membership.replaces:
-            text = (
-                "the set begins from the given copies"
-                if each.restored
-                else "the only directory of the set is used as it is"
-            )
-            logger.warning("%s: %s, node %d", text, each.path, each.membership.node)
+    nodes = ", ".join(str(directory.membership.node) for directory in entered)
+    decision = log.decide_all(steps, deadline_ns, reason=f"registration of the directories {nodes}")
+    state = decision.state
+    for directory in entered:
+        own = directory.membership
+        if conditions.get(own.node) is Condition.FOREIGN and not own.replaces:
+            if directory.restored:
+                text = "the set begins from the given copies"
+            else:
+                text = "the only directory of the set is used as it is"
+            logger.warning("%s: %s, node %d", text, directory.path, own.node)
         # of a directory that hangs since: its next registration repeats it
         with contextlib.suppress(StorageError):
-            at(each.path, partial(_note_outcome, each, state, deadline_ns, mode))
-    record_changes(opened, state, deadline_ns=deadline_ns, mode=mode, at=at)
+            run_at(directory.path, partial(_note_outcome, directory, state, deadline_ns, mode))
+    record_changes(opened, state, deadline_ns=deadline_ns, mode=mode, run_at=run_at)
     return state
 
 
-def _note_outcome(each: Entered, state: State, deadline_ns: int, mode: int) -> None:
-    if note(each.path, state, deadline_ns=deadline_ns, mode=mode, entered=each):
-        each.outcome(True)
+def _note_outcome(entered: EnteredDirectory, state: State, deadline_ns: int, mode: int) -> None:
+    if try_to_record(entered.path, state, deadline_ns=deadline_ns, mode=mode, entered=entered):
+        entered.outcome(True)
 
 
-def note(
+def try_to_record(
     directory: Path,
     state: State,
     *,
     deadline_ns: int,
     mode: int = 0o666,
-    entered: Entered | None = None,
+    entered: EnteredDirectory | None = None,
 ) -> bool:
     """As `record`; a failure is logged, and False. The next registration of the directory repeats
-    it (REGISTRATION-8).
+    it.
     """
     try:
         record(directory, state, deadline_ns=deadline_ns, mode=mode, entered=entered)
     except EmbedlogError as problem:
-        what = f"the members of the set are not recorded in {directory}"
-        _logging.report(logger, logging.WARNING, (directory, "members"), what, problem)
+        text = f"the members of the set are not recorded in {directory}"
+        _logging.report(logger, logging.WARNING, (directory, "members"), text, problem)
         return False
     return True
 
@@ -325,31 +322,35 @@ def record(
     *,
     deadline_ns: int,
     mode: int = 0o666,
-    entered: Entered | None = None,
+    entered: EnteredDirectory | None = None,
 ) -> Membership | None:
-    """Update the members that a directory has recorded (REGISTRATION-8); None if it belongs to no
-    set.
+    """Update the members that a directory has recorded; None if it belongs to no set.
 
-    `entered`: the opening of the directory, whose birth time is recorded (REGISTRATION-4).
+    `entered`: the opening of the directory, whose birth time is recorded.
     """
     with open_locks([directory], deadline_ns, mode):
-        found = members.read(directory)
-        if found is None or found.node not in state.nodes:
-            return found
-        own = state.nodes[found.node]
-        new = found._replace(
-            members=members_of(state, found),
+        own = members.read(directory)
+        if own is None or own.node not in state.nodes:
+            return own
+        registered = state.nodes[own.node]
+        new = own._replace(
+            members=members_of(state, own),
             cluster_generation=state.generation,
             highest_node=-1 if state.highest_node in state.nodes else state.highest_node,
         )
-        if own.incarnation == found.registration_id:
+        if registered.incarnation == own.registration_id:
             new = new._replace(
-                registered_id=own.incarnation, broker_epoch=own.broker_epoch, alone=False
+                registered_id=registered.incarnation,
+                broker_epoch=registered.broker_epoch,
+                alone=False,
+                replaces=False,
             )
-            new = new._replace(replaces=False)
-            new = new.since_opening(own.opening)
-            new = new if entered is None else new._replace(created_ns=entered.created_ns)
-        return found if new == found else members.write(directory, new, mode)
+            new = new.since_opening(registered.opening)
+            if entered is not None:
+                new = new._replace(created_ns=entered.created_ns)
+        if new == own:
+            return own
+        return members.write(directory, new, mode)
 
 
 def record_changes(
@@ -358,96 +359,99 @@ def record_changes(
     *,
     deadline_ns: int,
     mode: int = 0o666,
-    at: Call = call_here,
+    run_at: Call = call_here,
 ) -> None:
     """Update the members in open directories where they differ. One that fails is updated by its
     next registration.
     """
 
     def record_in(directory: Path) -> None:
-        found = members.read(directory)
-        if found is not None and (members_of(state, found), state.generation) != (
-            found.members,
-            found.cluster_generation,
-        ):
-            note(directory, state, deadline_ns=deadline_ns, mode=mode)
+        own = members.read(directory)
+        if own is None:
+            return
+        recorded = (own.members, own.cluster_generation)
+        if recorded != (members_of(state, own), state.generation):
+            try_to_record(directory, state, deadline_ns=deadline_ns, mode=mode)
 
-    for each in directories:
+    for directory in directories:
         with contextlib.suppress(EmbedlogError):
-            at(each, partial(record_in, each))
+            run_at(directory, partial(record_in, directory))
 
 
-def _step(
-    each: Entered,
-    entered: Sequence[Entered],
+def _step_of(
+    directory: EnteredDirectory,
+    entered: Sequence[EnteredDirectory],
     observe: Observe,
     held: tuple[HeldTopic, ...],
-    noted: dict[int, Found],
+    conditions: dict[int, Condition],
 ) -> MakeEvent:
-    own = each.membership
-    directory = UUID(bytes=id_bytes(own.own.directory_id))
-    rack = own.own.rack
-    path = str(each.path)
+    """What registers one directory in a state; its condition there is added to `conditions`."""
+    membership = directory.membership
+    member = membership.own
+    directory_id = UUID(bytes=id_bytes(member.directory_id))
 
     def make_event(state: State, offset: int) -> Event:
-        # A stop after a forced retirement may leave the earlier generation in a directory that the
-        # decision log has.
-        generation = (
-            max(own.cluster_generation, state.generation)
-            if own.node in state.nodes
-            else own.cluster_generation
-        )
+        generation = membership.cluster_generation
+        if membership.node in state.nodes:
+            # A stop after a forced retirement may leave the earlier generation in a directory that
+            # the decision log has.
+            generation = max(generation, state.generation)
         identity = Identity(
-            own.node,
-            own.cluster_id,
-            directory,
-            own.registration_id,
-            path,
-            rack,
-            generation,
-            own.openings,
+            node=membership.node,
+            cluster_id=membership.cluster_id,
+            directory=directory_id,
+            incarnation=membership.registration_id,
+            path=str(directory.path),
+            rack=member.rack,
+            generation=generation,
+            openings=membership.openings,
         )
-        if is_judged(state) and strangeness(each, state):
+        if is_judged(state) and strangeness(directory, state):
             raise StrangerFound
-        if own.node in state.nodes:
-            found = noted[own.node] = found_state(each, state)
-            seen = {} if found is Found.COMPLETE else observe(state)
-            return Register(identity, found, offset, fresh=each.fresh, seen=seen)
+        if membership.node in state.nodes:
+            condition = condition_of(directory, state)
+            conditions[membership.node] = condition
+            seen = {} if condition is Condition.COMPLETE else observe(state)
+            return Register(identity, condition, offset, fresh=directory.fresh, seen=seen)
         if not state.nodes:
-            _check_complete(own, entered)
+            _check_complete(membership, entered)
         return Add(
-            identity, offset, own.own.voter, own.own.replicas, held=() if state.nodes else held
+            identity,
+            offset,
+            voter=member.voter,
+            replicas=member.replicas,
+            held=() if state.nodes else held,
         )
 
     return make_event
 
 
-def _check_complete(own: Membership, entered: Sequence[Entered]) -> None:
+def _check_complete(own: Membership, entered: Sequence[EnteredDirectory]) -> None:
     """The first decision has all planned members. Raises NotEnoughDirectoriesError."""
-    here = {each.membership.node for each in entered}
-    away = {member.path: "it is not open" for member in own.members if member.node not in here}
+    opened = {directory.membership.node for directory in entered}
+    away = {member.path: "it is not open" for member in own.members if member.node not in opened}
     if away:
         planned = [member.node for member in own.members]
         raise NotEnoughDirectoriesError(
             "a new set begins with all of its directories",
-            reached=sorted(here),
+            reached=sorted(opened),
             voters=planned,
             away=away,
         )
 
 
-def members_of(state: State, known: Membership) -> tuple[Member, ...]:
-    """The registered members, with the unknown fields of their entries."""
-    others = {member.node: member.others for member in known.members}
+def members_of(state: State, recorded: Membership) -> tuple[Member, ...]:
+    """The registered members, with the unknown fields of their recorded entries."""
+    others = {member.node: member.others for member in recorded.members}
     return tuple(
         Member(
             node,
-            id_text(each.directory.bytes),
-            each.path,
-            each.rack,
-            each.voter,
-            each.replicas,
-            others.get(node, {}),
+            id_text(registered.directory.bytes),
+            registered.path,
+            rack=registered.rack,
+            voter=registered.voter,
+            replicas=registered.replicas,
+            others=others.get(node, {}),
         )
-        for node, each in sorted(state.nodes.items())
+        for node, registered in sorted(state.nodes.items())
     )

@@ -1,12 +1,11 @@
 """This module gives the place of a lost directory in its set to a directory that begins empty.
 
 A majority of the voters has all decisions without the lost directory first. The copy of the
-decision log in the new directory is incomplete until it is level, so it does not vote before that
-(PROMISE-3).
+decision log in the new directory is incomplete until it is level, so it does not vote before that.
 
 The new directory has the node and the directory id of the lost one, no opening of it, and the mark
-`replaces`. So one decision registers it as a directory that holds nothing (REGISTRATION-5), and its
-replicas are copied.
+`replaces`. So one decision registers it as a directory that holds nothing, and its replicas are
+copied.
 
 The file of members is the last one that is written. A call that was interrupted is repeated.
 Content that is in the place is renamed, in one step.
@@ -43,27 +42,29 @@ UNUSED: Final = frozenset(
 )
 
 
-def replace(opened: SetMembers, config: LogConfig, node: int, path: Path, *, force: bool) -> None:
+def replace(
+    set_members: SetMembers, config: LogConfig, node: int, path: Path, *, force: bool
+) -> None:
     """Make a directory the one of a node that is away. Content of the place is kept beside it.
 
     Raises ReplicaSetError if the directory of the node answers, if only it has records and not
     `force`, and for the directory of another member; NotEnoughDirectoriesError,
     DirectoryInUseError, StorageError. Nothing is changed then.
     """
-    opened.tend(by_hand=True)
+    set_members.tend(by_hand=True)
     deadline_ns = files.deadline_after(config.lock_timeout_ms / 1000)
-    state = opened.decisions.settle(deadline_ns)
+    state = set_members.decisions.settle(deadline_ns)
     set_up.check_texts(path, None)
-    _check_lost(opened, state, node)
-    opened.leave_failed(node)
-    _check_place(opened, state, node, path)
+    _check_lost(set_members, state, node)
+    set_members.leave_failed(node)
+    _check_place(set_members, state, node, path)
     if not force:
         _check_records(state, node)
     location.enter(path, read_only=False, create=True, mode=config.file_mode)
     _keep_content(path, config.file_mode, deadline_ns)
     with set_up.open_locks([path], deadline_ns, config.file_mode):
-        _prepare(opened, state, node, path, config.file_mode)
-    opened.replace(node, path, deadline_ns)
+        _prepare(set_members, state, node, path, config.file_mode)
+    set_members.replace(node, path, deadline_ns)
     logger.warning(
         "the directory %s replaces that of node %d, %s: its replicas are copied",
         path,
@@ -72,14 +73,14 @@ def replace(opened: SetMembers, config: LogConfig, node: int, path: Path, *, for
     )
 
 
-def _check_lost(opened: SetMembers, state: State, node: int) -> None:
+def _check_lost(set_members: SetMembers, state: State, node: int) -> None:
     if node not in state.nodes:
         raise ReplicaSetError(
             "no directory of the set has this number",
             expected=f"one of {sorted(state.nodes)}",
             found=node,
         )
-    member = opened.directories.member(node)
+    member = set_members.directories.member(node)
     if member is not None and member.problem is None and member.directory is not None:
         text = (
             f"the directory of node {node} answers: to move it, use add_directory(new path), then "
@@ -89,21 +90,22 @@ def _check_lost(opened: SetMembers, state: State, node: int) -> None:
         raise ReplicaSetError(text, paths=[state.nodes[node].path])
 
 
-def _check_place(opened: SetMembers, state: State, node: int, path: Path) -> None:
+def _check_place(set_members: SetMembers, state: State, node: int, path: Path) -> None:
     """Raises ReplicaSetError if the path is that of another member, DirectoryInUseError if
     processes use what is there.
     """
-    for other, registered in state.nodes.items():
-        if other != node and (
-            registered.path == os.fspath(path) or members.is_same(Path(registered.path), path)
+    for member_node, registered in state.nodes.items():
+        if member_node == node:
+            continue
+        if registered.path == os.fspath(path) or members.is_same_directory(
+            Path(registered.path), path
         ):
             raise ReplicaSetError(
-                f"the path is that of node {other}",
+                f"the path is that of node {member_node}",
                 paths=[os.fspath(path)],
                 expected="a path of its own",
             )
-    found = members.found_in(path)
-    own = found.membership
+    own = members.inspect(path).membership
     if (
         own is not None
         and own.cluster_id == state.cluster_id
@@ -124,11 +126,13 @@ def _check_records(state: State, node: int) -> None:
     """Raises ReplicaSetError if partitions have no other replica with all their records."""
     alone = [
         f"{state.topics[topic_id].name}-{number}"
-        for (topic_id, number), each in sorted(state.partitions.items())
-        if node in each.replicas and not ({*each.isr, *each.elr} - {node})
+        for (topic_id, number), partition in sorted(state.partitions.items())
+        if node in partition.replicas and not ({*partition.isr, *partition.elr} - {node})
     ]
     if alone:
-        names = ", ".join(alone[:NAMES_SHOWN]) + (", …" if len(alone) > NAMES_SHOWN else "")
+        names = ", ".join(alone[:NAMES_SHOWN])
+        if len(alone) > NAMES_SHOWN:
+            names += ", …"
         raise ReplicaSetError(
             f"only the directory of node {node} has all records of {names}: bring it back, or "
             "give them up by force=True",
@@ -142,12 +146,13 @@ def _keep_content(path: Path, mode: int, deadline_ns: int) -> None:
     """Make the place empty, unless an interrupted call has prepared it."""
     if all(name in UNUSED or name.endswith(files.TEMPORARY) for name in files.listing(path)):
         return  # an empty file system, or the first steps of a preparation
-    found = members.found_in(path)
-    if found.membership is not None and found.membership.replaces and not found.membership.openings:
+    own = members.inspect(path).membership
+    if own is not None and own.replaces and not own.openings:
         return
-    kept = path.with_name(f"{path.name}.replaced-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+    moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    kept_path = path.with_name(f"{path.name}.replaced-{moment}")
     try:
-        files.rename(path, kept)
+        files.rename(path, kept_path)
     except StorageError as problem:
         if problem.errno in MOUNT_POINT:
             text = "the directory has content, and cannot be renamed: move its content away"
@@ -155,18 +160,17 @@ def _keep_content(path: Path, mode: int, deadline_ns: int) -> None:
         raise
     files.mkdir(path, files.directory_mode(mode))
     files.sync_directory(path.parent)
-    logger.warning("the content of %s is kept in %s", path, kept)
+    logger.warning("the content of %s is kept in %s", path, kept_path)
 
 
-def _prepare(opened: SetMembers, state: State, node: int, path: Path, mode: int) -> None:
+def _prepare(set_members: SetMembers, state: State, node: int, path: Path, mode: int) -> None:
     """Write identity and members into the empty directory. REQUIRES its open lock."""
     registered = state.nodes[node]
     directory_id = id_text(registered.directory.bytes)
-    others = opened.opened()
-    known = others[0].entered.membership
+    recorded = set_members.open_members()[0].entered.membership
     every = tuple(
         member._replace(path=os.fspath(path)) if member.node == node else member
-        for member in registration.members_of(state, known)
+        for member in registration.members_of(state, recorded)
     )
     own = Membership(
         state.cluster_id,

@@ -1,15 +1,15 @@
 """This module gives the partitions of a set's topics in one of its directories, and makes them
 there as the decisions ask.
 
-SETDIRECTORY-1  the decision log has the topics; `embedlog.topics` of a directory has what this
-    directory holds (REPLICA-23)
-SETDIRECTORY-2  a partition's directory is made when it is first used here. A topic of another id
-    with the same name is retired first
-SETDIRECTORY-3  the copy of the decision log is a topic of this directory, which no decision names
-SETDIRECTORY-4  a partition is made only for a replica that the decisions assign to this node, and
-    removed after they do not
-SETDIRECTORY-5  a replica that begins again has the DIRTY mark from its begin: records of it were
-    lost, so it is not complete
+- The decision log has the topics; `embedlog.topics` of a directory has what this directory holds
+  (REPLICA-23).
+- A partition's directory is made when it is first used here. A topic of another id with the same
+  name is retired first.
+- The copy of the decision log is a topic of this directory, which no decision names.
+- A partition is made only for a replica that the decisions assign to this node, and removed after
+  they do not.
+- A replica that begins again has the DIRTY mark from its begin: records of it were lost, so it is
+  not complete.
 """
 
 from __future__ import annotations
@@ -56,15 +56,17 @@ class SetDirectory:
 
         An open one needs no look at the decisions: the process that retires it marks its page.
         """
-        found = self.present(place, name)
-        return found if found is not None and not found.deleted else self._opened(place, hint())
+        partition = self.find_open(place, name)
+        if partition is not None and not partition.deleted:
+            return partition
+        return self._open_decided(place, hint())
 
-    def _opened(self, place: Place, state: State) -> Partition:
+    def _open_decided(self, place: Place, state: State) -> Partition:
         topic_id, number = place
         decided = state.topics.get(topic_id)
         if decided is None:
             raise UnknownTopicOrPartitionError(f"no topic has the id {topic_id}", path=self.path)
-        found = self.log_directory.partitions.get((decided.name, number))
+        earlier = self.log_directory.partitions.get((decided.name, number))
         assigned = state.partitions.get((topic_id, number))
         if assigned is None or self.node not in assigned.replicas:
             raise UnknownTopicOrPartitionError(
@@ -74,10 +76,11 @@ class SetDirectory:
         self.log_directory.directory.check_lock()
         self.log_directory.refresh_topics()
         topic = self.log_directory.registry.get(decided.name)
-        if retired := found is not None and found.deleted:  # it was moved away, and is added again
+        is_retired = earlier is not None and earlier.deleted
+        if is_retired:  # it was moved away, and is added again
             self.log_directory.forget_partition(decided.name, number)
         if (
-            retired
+            is_retired
             or topic is None
             or not topic.is_finished
             or topic.id_bytes != topic_id.bytes
@@ -88,100 +91,106 @@ class SetDirectory:
                 raise UnknownTopicOrPartitionError(
                     f"no replica of {name} is here", path=self.path / name
                 )
-            topic = self._bring(topic_of(state, topic_id, self.node))
+            topic = self._make_topic(topic_of(state, topic_id, self.node))
         return self.log_directory.partition_of(topic, number)
 
     def is_present(self, place: Place, name: str) -> bool:
         """Whether the partition is open here, so that nothing is made or read for it."""
-        found = self.present(place, name)
-        return found is not None and not found.deleted
+        partition = self.find_open(place, name)
+        return partition is not None and not partition.deleted
 
     def is_loaded(self, topic: str, number: int) -> bool:
         """Whether the partition may have records since its orderly close: it is open here, or not
         closed in order.
         """
         directory = self.log_directory
-        marked = directory.path / file_names.partition_name(topic, number) / file_names.DIRTY
-        return (topic, number) in directory.partitions or files.exists(marked)
+        mark = directory.path / file_names.partition_name(topic, number) / file_names.DIRTY
+        return (topic, number) in directory.partitions or files.exists(mark)
 
-    def _bring(self, wanted: Topic) -> Topic:
-        """Make the directories of a topic's partitions here (SETDIRECTORY-2)."""
+    def _make_topic(self, topic: Topic) -> Topic:
+        """Make the directories of a topic's partitions here."""
         changes = self.log_directory.topic_changes
         registry = self.log_directory.registry
         with changes.begin():
-            found = registry.get(wanted.name)
-            if found is not None and found.topic_id != wanted.topic_id:
-                self._delete(found)
-            changes.finish_drops(wanted)
-            registry.put(wanted)
-            return changes.finish_creation(wanted)
+            present = registry.get(topic.name)
+            if present is not None and present.topic_id != topic.topic_id:
+                self._delete(present)
+            changes.finish_drops(topic)
+            registry.put(topic)
+            return changes.finish_creation(topic)
 
     def retire(self, name: str, topic_id: UUID) -> None:
         """Retire the partitions of a topic that a decision deleted."""
         changes = self.log_directory.topic_changes
         registry = self.log_directory.registry
         with changes.begin():
-            found = registry.get(name)
-            if found is not None and found.id_bytes == topic_id.bytes:
-                self._delete(found)
+            topic = registry.get(name)
+            if topic is not None and topic.id_bytes == topic_id.bytes:
+                self._delete(topic)
 
-    def undecided(self, state: State, names: Collection[str] | None) -> set[tuple[str, UUID]]:
+    def undecided_topics(
+        self, state: State, names: Collection[str] | None
+    ) -> set[tuple[str, UUID]]:
         """The topics, or those with these names, that this directory has although the state does
         not.
         """
         self.log_directory.refresh_topics()
-        present = {
-            topic.name: UUID(bytes=topic.id_bytes)
-            for topic in self.log_directory.registry.all()
-            if topic.name != LOG
-        }
-        return {
-            each
-            for each in present.items()
-            if each[1] not in state.topics and (names is None or each[0] in names)
-        }
+        undecided = set[tuple[str, UUID]]()
+        for topic in self.log_directory.registry.all():
+            if topic.name == LOG:
+                continue
+            topic_id = UUID(bytes=topic.id_bytes)
+            if topic_id not in state.topics and (names is None or topic.name in names):
+                undecided.add((topic.name, topic_id))
+        return undecided
 
     def note_settings(self, state: State) -> None:
         """Write the decided settings of the topics here to the file of topics, for a later use
         without the set.
         """
         registry = self.log_directory.registry
-        ids = {id_text(each.bytes): each for each in state.topics}
-        found = [each for each in registry.all() if each.is_finished and each.topic_id in ids]
-        decided = [(each, topic_of(state, ids[each.topic_id]).config) for each in found]
-        if any(each.config != config for each, config in decided):
-            with self.log_directory.topic_changes.begin():
-                for each, config in decided:
-                    now = registry.get(each.name)
-                    if (
-                        now is not None
-                        and now.topic_id == each.topic_id
-                        and now.is_finished
-                        and now.config != config
-                    ):
-                        registry.put(now._replace(config=config))
+        ids = {id_text(topic_id.bytes): topic_id for topic_id in state.topics}
+        decided = [
+            (topic, topic_of(state, ids[topic.topic_id]).config)
+            for topic in registry.all()
+            if topic.is_finished and topic.topic_id in ids
+        ]
+        if all(topic.config == config for topic, config in decided):
+            return
+        with self.log_directory.topic_changes.begin():
+            for topic, config in decided:
+                # another process may have changed the topic meanwhile
+                present = registry.get(topic.name)
+                if (
+                    present is not None
+                    and present.topic_id == topic.topic_id
+                    and present.is_finished
+                    and present.config != config
+                ):
+                    registry.put(present._replace(config=config))
 
-    def unassigned(self, state: State) -> list[tuple[UUID, int]]:
+    def unassigned_partitions(self, state: State) -> list[tuple[UUID, int]]:
         """The partitions of decided topics that have a directory here, although no decision assigns
         them to this node.
         """
         changes = self.log_directory.topic_changes
-        return [
-            (topic_id, number)
-            for topic_id in state.topics
-            for number in changes.numbers_of(topic_of(state, topic_id))
-            if (each := state.partitions.get((topic_id, number))) is not None
-            and self.node not in each.replicas
-        ]
+        unassigned = list[tuple[UUID, int]]()
+        for topic_id in state.topics:
+            for number in changes.numbers_of(topic_of(state, topic_id)):
+                partition = state.partitions.get((topic_id, number))
+                if partition is not None and self.node not in partition.replicas:
+                    unassigned.append((topic_id, number))
+        return unassigned
 
     def drop(self, place: tuple[UUID, int], state: State) -> bool:
         """Remove a partition that the settled state does not assign to this node (REPLICA-24);
         False if it stays.
         """
+        topic_id, number = place
         changes = self.log_directory.topic_changes
         with changes.begin():
             return changes.drop_partition(
-                topic_of(state, place[0]), place[1], state.partitions[place].leader_epoch
+                topic_of(state, topic_id), number, state.partitions[place].leader_epoch
             )
 
     def check_place(self) -> None:
@@ -190,60 +199,61 @@ class SetDirectory:
 
     def renew(self, place: tuple[UUID, int], state: State) -> bool:
         """Set a replica aside that cannot be loaded, and make an empty one; False if it was loaded
-        meanwhile (SETDIRECTORY-5).
+        meanwhile.
 
         REQUIRES that a settled decision removed it from ISR and ELR. Raises LockTimeoutError,
         StorageError.
         """
+        topic_id, number = place
         changes = self.log_directory.topic_changes
-        topic = topic_of(state, place[0])
+        topic = topic_of(state, topic_id)
         mode = self.log_directory.config.file_mode
         with changes.begin():
-            renewed = changes.renew_partition(topic, place[1], partial(dirty_mark.put, mode=mode))
-        self.log_directory.forget_partition(topic.name, place[1])
-        return renewed
+            is_renewed = changes.renew_partition(topic, number, partial(dirty_mark.put, mode=mode))
+        self.log_directory.forget_partition(topic.name, number)
+        return is_renewed
 
     def renew_decision_log(self) -> bool:
-        """Set the copy of the decision log aside, and make an incomplete one (PROMISE-3); False if
-        it was loaded meanwhile.
+        """Set the copy of the decision log aside, and make an incomplete one; False if it was
+        loaded meanwhile.
         """
         changes = self.log_directory.topic_changes
         mode = self.log_directory.config.file_mode
         with changes.begin():
             topic = self.log_directory.registry.live(LOG)
-            renewed = changes.renew_partition(
+            is_renewed = changes.renew_partition(
                 topic, 0, lambda path: promise.write(path, Promise(incomplete=True), mode)
             )
         self.log_directory.forget_partition(LOG, 0)
-        return renewed
+        return is_renewed
 
-    def present(self, place: Place, name: str) -> Partition | None:
+    def find_open(self, place: Place, name: str) -> Partition | None:
         """The partition if it is open here."""
-        found = self.log_directory.partitions.get((name, place[1]))
-        return (
-            found
-            if found is not None and found.topic_id == place[0].bytes and not found.closed
-            else None
-        )
+        topic_id, number = place
+        partition = self.log_directory.partitions.get((name, number))
+        if partition is None or partition.topic_id != topic_id.bytes or partition.closed:
+            return None
+        return partition
 
-    def note_starts(self, wanted: Iterable[TopicPartition]) -> None:
+    def note_starts(self, partitions: Iterable[TopicPartition]) -> None:
         """Write the log starts of these partitions here to the checkpoint, under the directory
         lock. Raises StorageError.
         """
-        found = self.log_directory.partitions
-        held = [
-            each
-            for tp in wanted
-            if (each := found.get((tp.topic, tp.partition))) is not None and not each.closed
-        ]
-        if held:
-            with self.log_directory.topic_changes.directory_lock():
-                starts = {
-                    (each.topic, each.number): each.bounds().log_start or None for each in held
-                }
-                checkpoints.update(
-                    self.path / file_names.LOG_STARTS, starts, self.log_directory.config.file_mode
-                )
+        open_partitions: list[Partition] = []
+        for tp in partitions:
+            partition = self.log_directory.partitions.get((tp.topic, tp.partition))
+            if partition is not None and not partition.closed:
+                open_partitions.append(partition)
+        if not open_partitions:
+            return
+        with self.log_directory.topic_changes.directory_lock():
+            starts = {
+                (partition.topic, partition.number): partition.bounds().log_start or None
+                for partition in open_partitions
+            }
+            checkpoints.update(
+                self.path / file_names.LOG_STARTS, starts, self.log_directory.config.file_mode
+            )
 
     def _delete(self, topic: Topic) -> None:
         """Retire a topic here. REQUIRES the directory lock."""
@@ -253,40 +263,40 @@ class SetDirectory:
             old, self.log_directory.config.lock_timeout_ms / 1000
         )
 
-    def present_decision_log(self) -> Partition:
+    def reopen_decision_log(self) -> Partition:
         """The open copy of the decision log: one that is closed since its directory was missing is
         opened again.
         """
-        found = self.log_directory.partitions.get((LOG, 0))
-        if found is None or found.closed:
+        copy = self.log_directory.partitions.get((LOG, 0))
+        if copy is None or copy.closed:
             self.log_directory.refresh_topics()
             topic = self.log_directory.registry.live(LOG)
-            found = self.log_directory.partition_of(topic, 0)
-        return found
+            copy = self.log_directory.partition_of(topic, 0)
+        return copy
 
-    def decision_log(self, *, is_new_member: bool) -> Partition:
-        """The copy of the decision log here (SETDIRECTORY-3).
+    def open_decision_log(self, *, is_new_member: bool) -> Partition:
+        """The copy of the decision log here.
 
         One that is empty is incomplete, unless the directory is new to its set: it had records,
-        which are lost (PROMISE-3).
+        which are lost.
         """
         topic = self.log_directory.registry.get(LOG)
         if topic is None or not topic.is_finished:
-            topic = self._bring(
+            topic = self._make_topic(
                 Topic(LOG, id_of_name(LOG), 1, {"cleanup.policy": "compact"}, "creating")
             )
-        found = self.log_directory.partition_of(topic, 0)
-        if not is_new_member and not self.log_directory.read_only and _is_empty(found):
+        copy = self.log_directory.partition_of(topic, 0)
+        if not is_new_member and not self.log_directory.read_only and _is_empty(copy):
             config = self.log_directory.config
-            with found.replica.exclusive(files.deadline_after(config.lock_timeout_ms / 1000)):
-                known = promise.read(found.path)
-                promise.write(found.path, known._replace(incomplete=True), config.file_mode)
-        return found
+            with copy.replica.exclusive(files.deadline_after(config.lock_timeout_ms / 1000)):
+                incomplete = promise.read(copy.path)._replace(incomplete=True)
+                promise.write(copy.path, incomplete, config.file_mode)
+        return copy
 
 
 def _is_empty(copy: Partition) -> bool:
     """Whether a copy of the decision log has no record. One that cannot be loaded begins again
-    later (COPYRENEWAL-3).
+    later.
     """
     try:
         return copy.replica.published()[0].log_end == 0
@@ -307,8 +317,8 @@ def topic_of(state: State, topic_id: UUID, node: int | None = None) -> Topic:
     }
     if node is None:
         return Topic(decided.name, id_text(topic_id.bytes), len(partitions), config)
-    here = tuple(each.number for each in partitions if node in each.replicas)
-    only = () if len(here) == len(partitions) else here
+    numbers = tuple(partition.number for partition in partitions if node in partition.replicas)
+    only = () if len(numbers) == len(partitions) else numbers
     return Topic(
         decided.name, id_text(topic_id.bytes), len(partitions), config, "creating", only=only
     )

@@ -1,11 +1,11 @@
 """This module calls several directories at the same time, with a deadline: one that hangs delays no
 other.
 
-ANSWER-1  each call has a thread of its own. After the deadline the caller gets an error for the
-    directory, and the thread remains
-ANSWER-2  a directory whose thread remains is not called again: the error is returned at once, with
-    the time since the first call
-ANSWER-3  an error of the process is raised to the caller; an error of a directory is its answer
+- Each call has a thread of its own. After the deadline the caller gets an error for the directory,
+  and the thread remains.
+- A directory whose thread remains is not called again: the error is returned at once, with the time
+  since the first call.
+- An error of the process is raised to the caller; an error of a directory is its answer.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class _Call(Generic[T]):
         except BaseException as problem:  # noqa: BLE001 (it is raised in the caller's thread)
             self._problem = problem
 
-    def ended(self, timeout_s: float) -> bool:
+    def wait_for_end(self, timeout_s: float) -> bool:
         """Wait for the end of the call; False after the timeout."""
         self._thread.join(max(0.0, timeout_s))
         return not self._thread.is_alive()
 
     def result(self) -> T | EmbedlogError:
-        """The answer of an ended call (ANSWER-3)."""
+        """The answer of an ended call."""
         problem = self._problem
         if isinstance(problem, EmbedlogError) and not isinstance(
             problem, (ClosedError, ForkedError)
@@ -69,33 +69,34 @@ class Answers:
 
     def collect(self, calls: Mapping[int, Callable[[], T]]) -> dict[int, T | EmbedlogError]:
         """The answer of each node, or the error of its directory."""
-        found: dict[int, T | EmbedlogError] = {}
+        answers: dict[int, T | EmbedlogError] = {}
         begun: dict[int, _Call[T]] = {}
         for node, work in calls.items():
-            hanging = self._still_hanging(node)
+            hanging = self._find_hanging(node)
             if hanging is None:
                 begun[node] = _Call(work)
             else:
-                found[node] = _no_answer(hanging)
+                answers[node] = _silence_error(hanging)
         until_ns = system.boot_ns() + int(self._timeout_s * 1e9)
         for node, call in begun.items():
-            if call.ended((until_ns - system.boot_ns()) / 1e9):
-                found[node] = call.result()
+            if call.wait_for_end((until_ns - system.boot_ns()) / 1e9):
+                answers[node] = call.result()
             else:
-                found[node] = _no_answer(call)
+                answers[node] = _silence_error(call)
                 with self._mutex:
                     self._hanging[node] = call  # type: ignore[assignment]
-        return found
+        return answers
 
-    def _still_hanging(self, node: int) -> _Call[object] | None:
+    def _find_hanging(self, node: int) -> _Call[object] | None:
+        """The call of this node that still hangs."""
         with self._mutex:
             call = self._hanging.get(node)
-            if call is not None and call.ended(0):
+            if call is not None and call.wait_for_end(0):
                 del self._hanging[node]
                 return None
             return call
 
 
-def _no_answer(call: _Call[T]) -> DeadlineError:
+def _silence_error(call: _Call[T]) -> DeadlineError:
     spent_s = (system.boot_ns() - call.began_ns) / 1e9
     return DeadlineError(f"the directory has not answered for {spent_s:.1f} s")

@@ -1,10 +1,9 @@
 """Describes decisions in words, and reads the recent ones from a copy of the decision log.
 
-DECISIONWORDS-1  a change is described by old and new values. A value before the first record that
-    was read is not known, and only the new one is named
-DECISIONWORDS-2  a new topic is one change, whatever its number of partitions
-DECISIONWORDS-3  recent decisions are read without a lock, from one copy, below its high watermark
-    (QUORUM-7)
+- A change is described by old and new values. A value before the first record that was read is not
+  known, and only the new one is named.
+- A new topic is one change, whatever its number of partitions.
+- Recent decisions are read without a lock, from one copy, below its high watermark (QUORUM-7).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ RECENT: Final = 20  # decisions
 WINDOW: Final = 2000  # offsets before the log end that are read for them
 
 
-class Copy(Protocol):
+class DecisionCopy(Protocol):
     """A copy of the decision log."""
 
     def published(self) -> tuple[Published, object]: ...
@@ -54,7 +53,7 @@ class RecentDecision(NamedTuple):
     changes: tuple[str, ...]
 
 
-def recent(copy: Copy, cluster_id: str, most: int = RECENT) -> list[RecentDecision]:
+def recent(copy: DecisionCopy, cluster_id: str, most: int = RECENT) -> list[RecentDecision]:
     """The last decisions that a copy shows, without those that change nothing. Raises
     CorruptRecordError, StorageError.
     """
@@ -62,34 +61,30 @@ def recent(copy: Copy, cluster_id: str, most: int = RECENT) -> list[RecentDecisi
     batches = list[_Batch]()
     position = max(now.log_start, now.high_watermark - WINDOW)
     while position < now.high_watermark:
-        found = copy.read(position, CHUNK_BYTES, now.high_watermark)
-        if found.next_offset <= position:
+        chunk = copy.read(position, CHUNK_BYTES, now.high_watermark)
+        if chunk.next_offset <= position:
             raise CorruptRecordError(
                 "the decision log ends too early",
-                path=found.path,
+                path=chunk.path,
                 expected=now.high_watermark,
                 found=position,
             )
-        with in_file(found.path, found.position):
-            batches += _batches(found, position)
-        position = found.next_offset
-    shown = [
-        each
-        for each in batches
-        if not all(isinstance(record, (NoOp, Tombstone)) for record in each.records)
-    ][-most:]
-    first = shown[0].offset if shown else 0
-    state = apply_all(
-        State(cluster_id),
-        [record for each in batches if each.offset < first for record in each.records],
-    )
+        with in_file(chunk.path, chunk.position):
+            batches += _batches_of(chunk, position)
+        position = chunk.next_offset
+    shown = [batch for batch in batches if _has_change(batch)][-most:]
+    first_shown = shown[0].offset if shown else 0
+    earlier_records = [
+        record for batch in batches if batch.offset < first_shown for record in batch.records
+    ]
+    state = apply_all(State(cluster_id), earlier_records)
     decisions = []
-    for each in shown:
-        decisions.append(
-            RecentDecision(each.offset, each.term, each.timestamp_ms, changes(state, each.records))
-        )
-        state = apply_all(state, each.records)
-    return [each for each in decisions if each.changes]
+    for batch in shown:
+        texts = changes(state, batch.records)
+        if texts:
+            decisions.append(RecentDecision(batch.offset, batch.term, batch.timestamp_ms, texts))
+        state = apply_all(state, batch.records)
+    return decisions
 
 
 class _Batch(NamedTuple):
@@ -99,11 +94,15 @@ class _Batch(NamedTuple):
     records: tuple[Record, ...]
 
 
-def _batches(found: Fetched, position: int) -> Iterator[_Batch]:
+def _has_change(batch: _Batch) -> bool:
+    return not all(isinstance(record, (NoOp, Tombstone)) for record in batch.records)
+
+
+def _batches_of(chunk: Fetched, position: int) -> Iterator[_Batch]:
     """The batches from a position on."""
-    records = list(numbered_from(found, position))
+    records = list(numbered_from(chunk, position))
     offsets = [offset for offset, _ in records]
-    for row in found.batches:
+    for row in chunk.batches:
         base = int(row["base_offset"])
         first = bisect_left(offsets, base)
         after = bisect_left(offsets, base + int(row["last_offset_delta"]) + 1)
@@ -118,45 +117,47 @@ def _batches(found: Fetched, position: int) -> Iterator[_Batch]:
 def changes(before: State, records: Iterable[Record]) -> tuple[str, ...]:
     """What the records of one decision change, in words."""
     every = tuple(records)
-    made = {
+    new_topics = {
         record.topic_id: record
         for record in every
         if isinstance(record, Topic) and record.topic_id not in before.topics
     }
     after = apply_all(before, every)
-    found = list[str]()
+    texts = list[str]()
     for record in every:
-        text = None if _topic_of(record, made) else _change(before, after, record)
+        if _is_of_new_topic(record, new_topics):
+            continue
+        text = _describe(before, after, record)
         if text is not None:
-            found.append(text)
-    return tuple(found)
+            texts.append(text)
+    return tuple(texts)
 
 
-def _topic_of(record: Record, made: dict[UUID, Topic]) -> bool:
+def _is_of_new_topic(record: Record, new_topics: dict[UUID, Topic]) -> bool:
     """Whether the record belongs to the creation of a topic."""
     if isinstance(record, Partition):
-        return record.topic_id in made
+        return record.topic_id in new_topics
     return (
         isinstance(record, Config)
         and record.kind == TOPIC
-        and record.resource in {each.name for each in made.values()}
+        and record.resource in {topic.name for topic in new_topics.values()}
     )
 
 
-def _change(before: State, after: State, record: Record) -> str | None:
+def _describe(before: State, after: State, record: Record) -> str | None:
     match record:
         case Topic():
             count = len(after.partitions_of(record.topic_id))
             return f"topic {record.name} created, {count} partition{'s' * (count != 1)}"
         case RemoveTopic():
-            known = before.topics.get(record.topic_id)
-            return f"topic {known.name if known else record.topic_id} deleted"
+            topic = before.topics.get(record.topic_id)
+            return f"topic {topic.name if topic else record.topic_id} deleted"
         case Partition():
             return partition_change(before, record, name_of(after, record))
         case Config():
-            return _setting(before, record)
+            return _describe_setting(before, record)
         case RegisterBroker():
-            return _registration(before, record)
+            return _describe_registration(before, record)
         case UnregisterBroker():
             return f"node {record.node} left the set"
         case NoOp() | Tombstone():
@@ -179,15 +180,15 @@ def partition_change(before: State, new: Partition, name: str) -> str | None:
             f"{list(new.replicas)}"
         )
     parts = [main_change(old, new)]
-    pairs = (
+    lists = (
         ("ELR", old.elr, new.elr),
         ("foreign", old.foreign, new.foreign),
         ("adding", old.adding, new.adding),
         ("removing", old.removing, new.removing),
     )
-    for what, was, now in pairs:
-        if was != now:
-            parts.append(f"{what} {list(was)} -> {list(now)}")
+    for name_of_list, old_nodes, new_nodes in lists:
+        if old_nodes != new_nodes:
+            parts.append(f"{name_of_list} {list(old_nodes)} -> {list(new_nodes)}")
     text = ", ".join(part for part in parts if part)
     return f"{name}: {text}" if text else None
 
@@ -214,37 +215,35 @@ def _leader(node: int) -> str:
     return "none" if node == NO_LEADER else str(node)
 
 
-def _setting(before: State, record: Config) -> str:
-    subject = (
-        f"topic {record.resource}"
-        if record.kind == TOPIC
-        else f"node {record.resource}"
-        if record.resource
-        else "all nodes"
-    )
+def _describe_setting(before: State, record: Config) -> str:
+    if record.kind == TOPIC:
+        subject = f"topic {record.resource}"
+    elif record.resource:
+        subject = f"node {record.resource}"
+    else:
+        subject = "all nodes"
     old = before.settings.get((record.kind, record.resource, record.name))
     new = "its default" if record.value is None else record.value
-    return (
-        f"{subject}: {record.name} = {new}"
-        if old is None
-        else f"{subject}: {record.name} {old} -> {new}"
-    )
+    if old is None:
+        return f"{subject}: {record.name} = {new}"
+    return f"{subject}: {record.name} {old} -> {new}"
 
 
-def _registration(before: State, record: RegisterBroker) -> str | None:
+def _describe_registration(before: State, record: RegisterBroker) -> str | None:
     old = before.nodes.get(record.node)
-    what = f"node {record.node}"
     if old is None:
         kind = "" if record.replicas else " as a witness"
-        return f"{what} registered{kind}: {record.path}"
+        return f"node {record.node} registered{kind}: {record.path}"
     parts = []
     if old.incarnation != record.incarnation:
         parts.append("a new registration id")
     if old.path != record.path:
         parts.append(f"path {old.path} -> {record.path}")
     for name in ("voter", "leaving", "generation", "rack"):
-        was = getattr(old, name)
-        now = getattr(record, name)
-        if was != now:
-            parts.append(f"{name} {was} -> {now}")
-    return f"{what}: {', '.join(parts)}" if parts else None
+        old_value = getattr(old, name)
+        new_value = getattr(record, name)
+        if old_value != new_value:
+            parts.append(f"{name} {old_value} -> {new_value}")
+    if not parts:
+        return None
+    return f"node {record.node}: {', '.join(parts)}"

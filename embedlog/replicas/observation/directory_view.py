@@ -1,14 +1,13 @@
 """This module reads what one directory of an open log shows about its replicas, without a lock and
 without opening them.
 
-DIRECTORYVIEW-1  a partition that this process does not use costs the read of its control page, or
-    nothing after an orderly close
-DIRECTORYVIEW-2  a reader loads the files of a partition after a crash: no process that writes has
-    done so yet
-DIRECTORYVIEW-3  the bytes and the time of missing records are read from the leader's log, only for
-    replicas that lack records
-DIRECTORYVIEW-4  damage in one partition leaves its offsets unknown. An error of the storage belongs
-    to the directory
+- A partition that this process does not use costs the read of its control page, or nothing after an
+  orderly close.
+- A reader loads the files of a partition after a crash: no process that writes has done so yet.
+- The bytes and the time of missing records are read from the leader's log, only for replicas that
+  lack records.
+- Damage in one partition leaves its offsets unknown. An error of the storage belongs to the
+  directory.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ if TYPE_CHECKING:
     from embedlog.replicas.members.membership import Membership
 
 
-class Observation(NamedTuple):
-    """What a directory shows. A position is None if only a load knows it; `held` are the names of
-    partition directories.
+class DirectoryObservation(NamedTuple):
+    """What a directory shows. A position is None if only a load knows it; `partition_names` are
+    those of the partition directories.
     """
 
     positions: dict[Place, Position | None]
-    held: frozenset[str]
+    partition_names: frozenset[str]
     device: int
     membership: Membership | None
 
@@ -61,7 +60,7 @@ class Missing(NamedTuple):
     first_ms: int
 
 
-def observe(directory: LogDirectory, places: Iterable[Place]) -> Observation:
+def observe(directory: LogDirectory, places: Iterable[Place]) -> DirectoryObservation:
     """Read a directory. Raises StorageError if it was removed or replaced,
     ForeignDirectoryError.
     """
@@ -70,54 +69,56 @@ def observe(directory: LogDirectory, places: Iterable[Place]) -> Observation:
             directory.context.refresh()
     else:
         directory.directory.check_lock()
-    found = files.lstat(files.real_path(directory.path))
-    if found is None:
+    facts = files.lstat(files.real_path(directory.path))
+    if facts is None:
         raise StorageError("the log directory does not exist any more", path=directory.path)
     membership = members.read(directory.path)
-    held = frozenset(
+    partition_names = frozenset(
         name
         for name in files.directories(directory.path)
         if file_names.parse_partition_name(name) is not None
     )
-    noted = Checkpointed.read(directory.path)
+    checkpoints = Checkpointed.read(directory.path)
     positions = {
-        place: _position(directory, place, noted)
+        place: _read_position(directory, place, checkpoints)
         for place in places
-        if file_names.partition_name(place.topic, place.number) in held
+        if file_names.partition_name(place.topic, place.number) in partition_names
     }
-    return Observation(positions, held, found.device, membership)
+    return DirectoryObservation(positions, partition_names, facts.device, membership)
 
 
-def _position(directory: LogDirectory, place: Place, noted: Checkpointed) -> Position | None:
+def _read_position(
+    directory: LogDirectory, place: Place, checkpoints: Checkpointed
+) -> Position | None:
     opened = directory.partitions.get((place.topic, place.number))
-    used = opened is not None and opened.topic_id == place.topic_id and not opened.closed
-    page = opened.mapped_page if opened is not None and used else None
-    # of this partition only
+    page = None
+    if opened is not None and opened.topic_id == place.topic_id and not opened.closed:
+        page = opened.mapped_page
+    # damage is that of this partition only
     with contextlib.suppress(
         CorruptRecordError, UnknownTopicOrPartitionError, UnsupportedFormatError
     ):
-        found = read_position(directory.context, place, page, noted)
-        if found is None and directory.read_only:
+        known_position = read_position(directory.context, place, page, checkpoints)
+        if known_position is None and directory.read_only:
             now = directory.partition(place.topic, place.number).published()
             return Position(now.log_start, now.log_end, now.high_watermark, now.log_end, now.epoch)
-        return found
+        return known_position
     return None
 
 
-def missing(
-    directory: LogDirectory, wanted: Sequence[tuple[Place, int]]
+def measure_missing(
+    directory: LogDirectory, ends: Sequence[tuple[Place, int]]
 ) -> dict[tuple[Place, int], Missing]:
-    """The records from each offset on, in the leader's log (DIRECTORYVIEW-3). What cannot be read
-    is left out.
-    """
-    found = {}
-    for place, offset in wanted:
+    """The records from each offset on, in the leader's log. What cannot be read is left out."""
+    measured = {}
+    for place, offset in ends:
         with contextlib.suppress(EmbedlogError):
-            found[place, offset] = _missing(directory.partition(place.topic, place.number), offset)
-    return found
+            leader = directory.partition(place.topic, place.number)
+            measured[place, offset] = _measure_missing(leader, offset)
+    return measured
 
 
-def _missing(leader: Partition, offset: int) -> Missing:
+def _measure_missing(leader: Partition, offset: int) -> Missing:
     """Raises OffsetOutOfRangeError if the log ends at the offset; CorruptRecordError,
     StorageError.
     """
@@ -127,11 +128,12 @@ def _missing(leader: Partition, offset: int) -> Missing:
     if not len(fetched.batches):
         raise OffsetOutOfRangeError("no record is missing", found=offset)
     size = sum(
-        each.size for each in segments if each.next_offset > first or each.base == now.segment_base
+        segment.size
+        for segment in segments
+        if segment.next_offset > first or segment.base == now.segment_base
     )
     batch = fetched.batches[0]
-    of_append = int(batch["attributes"]) & LOG_APPEND_TIME
-    at = fetched.position + int(batch["position"])
-    return Missing(
-        max(0, size - at), int(batch["max_timestamp" if of_append else "base_timestamp"])
-    )
+    position_of_batch = fetched.position + int(batch["position"])
+    is_time_of_append = int(batch["attributes"]) & LOG_APPEND_TIME
+    first_ms = int(batch["max_timestamp" if is_time_of_append else "base_timestamp"])
+    return Missing(max(0, size - position_of_batch), first_ms)

@@ -1,16 +1,15 @@
 """Logs and counts the changes of leaders and ISRs that this process decides, and the bytes that it
 copies.
 
-REPLICAEVENT-1  the process that decides a change of a leader, an ISR or an assignment logs one INFO
-    line. It has old and new values and the reason. A new partition, an installation, and a decision
-    whose result is not known have none
-REPLICAEVENT-2  a shrink and an expansion are counted by the decided ISR, an election by its new
-    leader epoch. A refused change of the ISR is a failed update
-REPLICAEVENT-3  the counters are those of this process; rates cover the last minute
-REPLICAEVENT-4  the C core counts copied bytes in each writer. A directory that is opened again
-    keeps its earlier count
-REPLICAEVENT-5  the line of an unclean election is a WARNING, with the replicas whose records may be
-    lost
+- The process that decides a change of a leader, an ISR or an assignment logs one INFO line. It has
+  old and new values and the reason. A new partition, an installation, and a decision whose result
+  is not known have none.
+- A shrink and an expansion are counted by the decided ISR, an election by its new leader epoch. A
+  refused change of the ISR is a failed update.
+- The counters are those of this process; rates cover the last minute.
+- The C core counts copied bytes in each writer. A directory that is opened again keeps its earlier
+  count.
+- The line of an unclean election is a WARNING, with the replicas whose records may be lost.
 """
 
 from __future__ import annotations
@@ -70,96 +69,102 @@ class ReplicaEvents:
     def observe(self, proposal: Proposal) -> None:
         """The observer of a decision log."""
         if not isinstance(proposal.outcome, Decided):
-            failed = sum(isinstance(event, AlterIsr) for event in proposal.events)
-            if failed:
-                self._metrics.note({"failed_updates": failed})
+            failure_count = sum(isinstance(event, AlterIsr) for event in proposal.events)
+            if failure_count:
+                self._metrics.note({"failed_updates": failure_count})
             return
         for record in proposal.outcome.records:
-            old = (
-                proposal.before.partitions.get((record.topic_id, record.number))
-                if isinstance(record, Partition)
-                else None
-            )
-            if isinstance(record, Partition) and old is not None:
-                self._changed(proposal, old, record)
+            if not isinstance(record, Partition):
+                continue
+            old = proposal.before.partitions.get((record.topic_id, record.number))
+            if old is not None:
+                self._note_change(proposal, old, record)
 
-    def _changed(self, proposal: Proposal, old: Partition, new: Partition) -> None:
+    def _note_change(self, proposal: Proposal, old: Partition, new: Partition) -> None:
         text = main_change(old, new)
         if not text or not isinstance(proposal.outcome, Decided):
             return
         reason = f": {proposal.reason}" if proposal.reason else ""
-        elected = new.leader_epoch != old.leader_epoch and new.leader != NO_LEADER
-        unclean = elected and new.recovering and not old.recovering
+        is_election = new.leader_epoch != old.leader_epoch and new.leader != NO_LEADER
+        is_unclean = is_election and new.recovering and not old.recovering
         name = name_of(proposal.outcome.state, new)
-        level = logging.WARNING if unclean else logging.INFO
-        loss = _loss(proposal, old, new) if unclean else ""
+        level = logging.INFO
+        loss = ""
+        if is_unclean:
+            level = logging.WARNING
+            loss = _describe_loss(proposal, old, new)
         logger.log(
             level, "%s: %s (partition epoch %d)%s%s", name, text, new.partition_epoch, reason, loss
         )
-        counts = {
+        events = {
             "shrinks": bool(set(old.isr) - set(new.isr)),
             "expansions": bool(set(new.isr) - set(old.isr)),
-            "elections": elected,
-            "unclean_elections": unclean,
+            "elections": is_election,
+            "unclean_elections": is_unclean,
         }
-        spent = {"elections_s": proposal.spent_s} if elected else {}
-        self._metrics.note({name: 1 for name, counted in counts.items() if counted} | spent, spent)
+        counts = {event: 1 for event, has_happened in events.items() if has_happened}
+        times = {"elections_s": proposal.spent_s} if is_election else {}
+        self._metrics.note(counts | times, times)
 
     # ---- values ----------------------------------------------------------------------------------
 
     def report(self) -> dict[str, Meter | Timer]:
         """Kafka's meters."""
-        found: dict[str, Meter | Timer] = {name: self._meter(own) for name, own in _METERS.items()}
+        meters: dict[str, Meter | Timer] = {
+            name: self._meter(event) for name, event in _METERS.items()
+        }
         mean = self._metrics.mean("elections_s", "elections", None)
         peak = self._metrics.peak("elections_s", None)
         elections = self._meter("elections")
-        return found | {
-            "LeaderElectionRateAndTimeMs": Timer(
-                **elections, Mean=milliseconds(mean), Max=milliseconds(peak)
-            )
-        }
+        meters["LeaderElectionRateAndTimeMs"] = Timer(
+            **elections, Mean=milliseconds(mean), Max=milliseconds(peak)
+        )
+        return meters
 
     def _meter(self, name: str) -> Meter:
         return Meter(Count=int(self._metrics.total(name)), OneMinuteRate=self._metrics.rate(name))
 
 
-def _loss(proposal: Proposal, old: Partition, new: Partition) -> str:
-    """What an unclean election may lose (REPLICAEVENT-5)."""
+def _describe_loss(proposal: Proposal, old: Partition, new: Partition) -> str:
+    """What an unclean election may lose."""
     others = sorted({*old.isr, *old.elr, *old.foreign} - {new.leader})
-    seen = [
+    observations = [
         event.seen[new.leader]
         for event in proposal.events
         if isinstance(event, Elect) and new.leader in event.seen
     ]
-    end = f" (its log ends at {seen[0].log_end})" if len(seen) == 1 else ""
-    kept = f", also if {others} have them" if others else ""
-    return f"; acknowledged records are lost that node {new.leader}{end} does not have{kept}"
+    text = f"; acknowledged records are lost that node {new.leader}"
+    if len(observations) == 1:
+        text += f" (its log ends at {observations[0].log_end})"
+    text += " does not have"
+    if others:
+        text += f", also if {others} have them"
+    return text
 
 
 class _CopiedBytes:
-    """The source of the bytes that this process copied (REPLICAEVENT-4). Threads: REQUIRES the lock
-    of the metrics.
+    """The source of the bytes that this process copied. Threads: REQUIRES the lock of the
+    metrics.
     """
 
     def __init__(self, directories: Callable[[], Sequence[LogDirectory]]) -> None:
         self._directories = directories
-        self._known: dict[LogDirectory, int] = {}
+        self._sizes: dict[LogDirectory, int] = {}
 
     def counters(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
         """The totals; nothing has a maximum."""
         for directory in self._directories():
-            self._known[directory] = _copied_in(directory)
-        total = sum(self._known.values())
+            self._sizes[directory] = _copied_bytes_of(directory)
+        total = sum(self._sizes.values())
         return {"bytes_in": total, "bytes_out": total}, {}
 
     def rotate_window(self) -> None:
         """No maximum is kept."""
 
 
-def _copied_in(directory: LogDirectory) -> int:
-    used = dict(directory.partitions)
-    dropped = dict(directory.context.copied_bytes)
-    places = [place for place in {*used, *dropped} if place[0] != LOG]
-    return sum(
-        used[place].replica.copied_bytes if place in used else dropped[place] for place in places
-    )
+def _copied_bytes_of(directory: LogDirectory) -> int:
+    partitions = dict(directory.partitions)
+    sizes = dict(directory.context.copied_bytes)  # of partitions that are not open any more, too
+    for place, partition in partitions.items():
+        sizes[place] = partition.replica.copied_bytes
+    return sum(size for (topic, _), size in sizes.items() if topic != LOG)

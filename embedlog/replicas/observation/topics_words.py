@@ -11,20 +11,20 @@ WORD_BITS: Final = 32  # of the topics word in a control page
 
 
 def version(words: Iterable[int]) -> int:
-    """The topics words of the directories as one number, for `followed`; odd during a change of one
+    """The topics words of the directories as one number, for `followed_pages`; odd during a change of one
     of them.
     """
-    joined = odd = 0
-    for at, word in enumerate(words):
-        joined = joined | word << (WORD_BITS * at)
+    joined = 0
+    odd = 0
+    for index, word in enumerate(words):
+        joined = joined | word << (WORD_BITS * index)
         odd = odd | word & 1
     return joined << 1 | odd
 
 
-def followed(pages: Sequence[system.Page], seen: int) -> list[tuple[system.Page, int]]:
+def followed_pages(pages: Sequence[system.Page], version: int) -> list[tuple[system.Page, int]]:
     """The pages, each with its topics word in a version; NOT_FOLLOWED is that of each."""
     mask = (1 << WORD_BITS) - 1
-    return [
-        (page, waits.NOT_FOLLOWED if seen < 0 else seen >> (1 + WORD_BITS * at) & mask)
-        for at, page in enumerate(pages)
-    ]
+    if version < 0:
+        return [(page, waits.NOT_FOLLOWED) for page in pages]
+    return [(page, version >> (1 + WORD_BITS * index) & mask) for index, page in enumerate(pages)]

@@ -1,7 +1,7 @@
 """This module measures how long the followers of one partition lag, while this process copies to
 them.
 
-FOLLOWERLAG-1  each chunk of a copy is a look (LAG-1). A follower that does not catch up for
+FOLLOWERLAG-1  each chunk of a copy is a look. A follower that does not catch up for
     `replica.lag.time.max.ms` is reported: its disk answers, but it is slower than the leader is
     written
 FOLLOWERLAG-2  time in which this process does not copy to a follower does not count: a pause of the
@@ -78,10 +78,10 @@ class FollowerLags:
         with self._mutex:
             known = self._known.get(node)
             if known is None:
-                self._known[node] = _Known(lag.begun(leader_end, now_ns), now_ns, 0)
+                self._known[node] = _Known(lag.begin(leader_end, now_ns), now_ns, 0)
                 return False
             pauses_ns = known.pauses_ns + (0 if working else max(0, now_ns - known.active_ns))
-            found = lag.observed(known.found, follower_end, leader_end, now_ns - pauses_ns)
+            found = lag.observe(known.found, follower_end, leader_end, now_ns - pauses_ns)
             self._known[node] = _Known(found, now_ns, pauses_ns)
         return lag.is_late(found, follower_end, leader_end, now_ns - pauses_ns, self._limit_ns)
 

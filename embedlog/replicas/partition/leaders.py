@@ -14,7 +14,7 @@ LEADERS-5  a directory that fails costs one decision: it elects the leaders of a
 LEADERS-6  the settings allow an unclean election after this process has found no eligible replica
     for `UNCLEAN_NS`. A directory that is absent for a moment costs nothing
 LEADERS-7  a page that was made from files may have an epoch above the decided one, begun by a
-    broker or a process without the set. A decision raises the leader epoch above it (ELECT-11)
+    broker or a process without the set. A decision raises the leader epoch above it
 LEADERS-8  elections and evictions of one node pause if they repeat: two processes must not undo
     each other for ever. The pauses of a node end when this process has used it with success in
     between: then its next failure is one for all. An election of a partition without a leader
@@ -45,7 +45,15 @@ from embedlog.replicas.members.open_directories import Limit, OpenDirectories, O
 from embedlog.replicas.partition.evictions import Evictions
 from embedlog.replicas.partition.partition_directories import Decisions, PartitionDirectories
 from embedlog.replicas.partition.staged_epochs import StagedEpochs
-from embedlog.replicas.rules.events import Elect, Election, Found, Place, RaiseEpoch, Refusal, Seen
+from embedlog.replicas.rules.events import (
+    Condition,
+    Elect,
+    Election,
+    Place,
+    RaiseEpoch,
+    Refusal,
+    Seen,
+)
 from embedlog.replicas.rules.records import NO_LEADER
 from embedlog.replicas.rules.records import Partition as Decided
 
@@ -99,7 +107,11 @@ def decision_of(decided: Decided, state: State) -> LeaderDecision:
     """
     isr = sum(1 << state.nodes[node].slot for node in decided.isr)
     return LeaderDecision(
-        decided.leader, decided.leader_epoch, decided.partition_epoch, isr, state.required(decided)
+        decided.leader,
+        decided.leader_epoch,
+        decided.partition_epoch,
+        isr,
+        state.required_size(decided),
     )
 
 
@@ -252,7 +264,7 @@ class Leaders(PartitionDirectories):
             return None
         partition = self._loaded(member)
         lead = partial(partition.replica.lead, decision_of(decided, state), deadline_ns)
-        if self._directories.making(member.node)(lead):
+        if self._directories.maker_of(member.node)(lead):
             logger.debug(
                 "%s: node %d leads in epoch %d, ISR %s",
                 self.name,
@@ -273,9 +285,9 @@ class Leaders(PartitionDirectories):
         if state is read:
             return True
         decided = self.decided(read)
-        return state.partitions.get(self._place) == decided and state.required(
+        return state.partitions.get(self._place) == decided and state.required_size(
             decided
-        ) == read.required(decided)
+        ) == read.required_size(decided)
 
     def _install_unsettled(self, problem: EmbedlogError, deadline_ns: int) -> Leader | None:
         """Without a majority: let the leader that was read serve readers and `acks=1`, and commit
@@ -292,7 +304,7 @@ class Leaders(PartitionDirectories):
         wanted = LeaderDecision(
             decided.leader, decided.leader_epoch, decided.partition_epoch - 1, every, UNSETTLED
         )
-        if self._directories.making(member.node)(
+        if self._directories.maker_of(member.node)(
             partial(partition.replica.lead, wanted, deadline_ns)
         ):
             logger.warning(
@@ -327,7 +339,7 @@ class Leaders(PartitionDirectories):
                 if member is None or (leads and member.incarnation != decided.leader_incarnation):
                     continue
                 stage = self._loaded(member).replica.stage_epoch
-                staged = self._directories.at(
+                staged = self._directories.run_at(
                     node, partial(stage, decided.leader_epoch, leads=leads)
                 )
                 if staged is not None:
@@ -345,7 +357,7 @@ class Leaders(PartitionDirectories):
             return 1
         state = self._decisions.hint()
         decided = state.partitions.get(self._place)
-        return 1 if decided is None else state.required(decided, self.least_default)
+        return 1 if decided is None else state.required_size(decided, self.least_default)
 
     def is_large_enough(self, leader: Leader) -> bool:
         """Whether the decided ISR is large enough for `acks=all` of this process. Raises NotLeader,
@@ -363,7 +375,9 @@ class Leaders(PartitionDirectories):
         The same decision elects leaders of other partitions that lost theirs with the same
         directory (LEADERS-5).
         """
-        if reason := self._directories.undecided() or self._directories.undecided(self._place):
+        if reason := self._directories.undecided_reason() or self._directories.undecided_reason(
+            self._place
+        ):
             return reason
         leader = self.decided(self._decisions.hint()).leader
         why = (
@@ -388,7 +402,7 @@ class Leaders(PartitionDirectories):
             for each in elected:
                 each._staged = staged
                 if leader != NO_LEADER:
-                    each._elections.setdefault(leader, Limit()).made()
+                    each._elections.setdefault(leader, Limit()).count_change()
         unled = isinstance(found, Refusal) or self.decided(found.state).leader == NO_LEADER
         self._unled_ns = (self._unled_ns or system.boot_ns()) if unled else 0
         if not isinstance(found, Refusal) or found is Refusal.ELECTION_NOT_NEEDED:
@@ -402,7 +416,7 @@ class Leaders(PartitionDirectories):
         LeaderNotAvailableError.
         """
         decided = self.decided(state)
-        enabled = state.unclean(self.topic)
+        enabled = state.allows_unclean(self.topic)
         allowed = self.unclean_default if enabled is None else enabled
         due = bool(self._unled_ns) and system.boot_ns() - self._unled_ns >= UNCLEAN_NS
         return Elect(
@@ -456,7 +470,9 @@ class Leaders(PartitionDirectories):
                 node: each for node, each in self.observed(decided).items() if node != leader.node
             }
             if not any(
-                each.found is Found.COMPLETE for node, each in others.items() if node in decided.isr
+                each.condition is Condition.COMPLETE
+                for node, each in others.items()
+                if node in decided.isr
             ):
                 text = f"no other replica in the ISR of {self.name} is complete"
                 raise EligibleLeadersNotAvailableError(
@@ -531,7 +547,7 @@ class Leaders(PartitionDirectories):
             if member is None:
                 continue
             try:
-                found[node] = self._directories.at(node, partial(self._seen, member), slow=True)
+                found[node] = self._directories.run_at(node, partial(self._seen, member), slow=True)
             except EmbedlogError as problem:
                 self.blame(problem)
         return found
@@ -541,7 +557,7 @@ class Leaders(PartitionDirectories):
         now, replica, epoch = partition.replica.last_shown()
         # a page without a role was made from files (REPLICA-11, REPLICA-13)
         complete = replica.role != replication.ROLE_NONE or partition.replica.is_kept()
-        found = Found.COMPLETE if complete else Found.CRASHED
+        found = Condition.COMPLETE if complete else Condition.CRASHED
         return Seen(found, member.incarnation, epoch, now.log_end)
 
     def commit(self, leader: Leader, end: int, deadline_ns: int, *, wait: bool = True) -> int:

@@ -105,7 +105,7 @@ class PartitionDirectories:
 
     @property
     def changes(self) -> int:
-        """A number that changes when a directory of the set fails or returns (OPENDIRECTORY-4)."""
+        """A number that changes when a directory of the set fails or returns."""
         return self._directories.changes
 
     def version(self) -> int:
@@ -138,8 +138,8 @@ class PartitionDirectories:
         return self._directories.worker(node)
 
     def making(self, node: int) -> Make:
-        """What makes calls that change the replica of a node (OPENDIRECTORY-6)."""
-        return self._directories.making(node)
+        """What makes calls that change the replica of a node."""
+        return self._directories.maker_of(node)
 
     def lock_deadline(self, deadline_ns: int) -> int:
         """The time until which one lock is waited for."""
@@ -169,7 +169,7 @@ class PartitionDirectories:
     def usable(self, node: int) -> OpenDirectory | None:
         """The directory of a node if this process uses its replica now, otherwise None."""
         damage = self.damaged.get(node)
-        return None if damage is not None and damage.rests() else self._directories.get(node)
+        return None if damage is not None and damage.is_resting() else self._directories.get(node)
 
     def is_open(self, node: int) -> bool:
         """Whether the directory of a node is usable, although the replica in it may be damaged."""
@@ -225,19 +225,17 @@ class PartitionDirectories:
         ):
             return directory.replica(self._place, self.topic, self._decisions.hint)
         opened = partial(directory.replica, self._place, self.topic, self._decisions.hint)
-        return self._directories.at(member.node, opened, slow=True)
+        return self._directories.run_at(member.node, opened, slow=True)
 
     def _loaded(self, member: OpenDirectory) -> Partition:
         """The replica, with its files loaded in the thread of its directory."""
         partition = self._partition(member)
         if partition.mapped_page is None:
-            self._directories.at(member.node, partition.published, slow=True)
+            self._directories.run_at(member.node, partition.published, slow=True)
         return partition
 
     def learn(self, decided: Decided) -> None:
-        """Open the directories of replicas that another process has added to the set
-        (SETMEMBERS-8).
-        """
+        """Open the directories of replicas that another process has added to the set."""
         if any(self._directories.member(node) is None for node in decided.replicas):
             self._directories.follow()
 
@@ -304,7 +302,7 @@ class PartitionDirectories:
             raise problem
         decided = self.decided(self._decisions.hint())
         absent = isinstance(problem, UnknownTopicOrPartitionError) or self._is_missing_file(problem)
-        gone = self._directories.missing(node) if absent else None
+        gone = self._directories.loss_of(node) if absent else None
         problem = gone or problem
         if (
             isinstance(problem, CorruptRecordError)
@@ -345,7 +343,7 @@ class PartitionDirectories:
         """Use another replica for a while: the rest of the directory stays in use
         (PARTITIONDIRECTORY-2).
         """
-        self.damaged.setdefault(node, Damage()).found()
+        self.damaged.setdefault(node, Damage()).note()
         self._directories.note_damage(node, self.name, problem)
         what = f"{self.name}: the replica of node {node} is damaged"
         _logging.report(

@@ -98,7 +98,7 @@ class PartitionReplicas(Leaders):
         return found
 
     def maximal_isr(self, leader: Leader) -> tuple[list[int], int]:
-        """The nodes, and the number of members that this process does not know yet (SETMEMBERS-8).
+        """The nodes, and the number of members that this process does not know yet.
         Raises LeaderChanged.
         """
         try:
@@ -141,7 +141,7 @@ class PartitionReplicas(Leaders):
 
     def watch(self, leader: Leader, changes: int, version: int) -> LeaderWatch:
         """A leader that was looked for at these values of `changes` and `version`."""
-        followed = self._directories.followed(version)
+        followed = self._directories.followed_pages(version)
         words = system.TopicsWords([page for page, _ in followed], [word for _, word in followed])
         return LeaderWatch(leader, self._directories, changes, words)
 
@@ -198,7 +198,7 @@ class PartitionReplicas(Leaders):
             follower = self._loaded(member)
             self._evictions.copies_to(node, follower.replica)
             step = self.lags.watch(node, lambda: leader.partition.published().log_end, deadline_ns)
-            at_follower = self._directories.making(node)
+            at_follower = self._directories.maker_of(node)
             try:
                 copy(leader, follower, end, until, step=step, at_follower=at_follower)
                 followers.append((slot, follower.replica))
@@ -235,7 +235,7 @@ class PartitionReplicas(Leaders):
         version = self._directories.version()
         if system.boot_ns() >= until or page is None:
             self.leave(leader, node, deadline_ns)
-            limit.made()
+            limit.count_change()
         elif not self.wait(version, until, [(page, end - 1)]) and system.boot_ns() < until:
             raise self._not_committed(leader, end)
 
@@ -292,7 +292,7 @@ class PartitionReplicas(Leaders):
         state = self._decisions.hint()
         decided = self.decided(state)
         isr = decided.isr
-        known = state.required(decided)
+        known = state.required_size(decided)
         if replica is not None:
             isr = tuple(
                 node
@@ -371,7 +371,7 @@ class PartitionReplicas(Leaders):
             return False
         with suppress(EmbedlogError):
             is_loaded = partial(member.directory.is_loaded, self.topic, self.number)
-            return not self._directories.at(member.node, is_loaded)
+            return not self._directories.run_at(member.node, is_loaded)
         return False
 
     def spread(self, leader: Leader, deadline_ns: int) -> None:
@@ -389,7 +389,7 @@ class PartitionReplicas(Leaders):
         for node, follower in self.in_sync(leader)[1:]:
             learn = partial(follower.replica.learn, leader.epoch, high_watermark, deadline_ns)
             with suppress(Fenced):
-                self._directories.making(node)(learn)
+                self._directories.maker_of(node)(learn)
         self._spread = high_watermark
 
     def _commit_rest(self, leader: Leader, deadline_ns: int, *, wait: bool = True) -> None:
@@ -449,8 +449,8 @@ class PartitionReplicas(Leaders):
         system.point("renew-left")
         if loaded is not None:
             restart = partial(loaded.replica.restart_damaged, leader.shown().log_start, deadline_ns)
-            return self._directories.at(node, restart, slow=True)
-        return self._directories.at(
+            return self._directories.run_at(node, restart, slow=True)
+        return self._directories.run_at(
             node, partial(member.directory.renew, self._place, state), slow=True
         )
 
@@ -501,7 +501,7 @@ class PartitionReplicas(Leaders):
         lead = partial(
             leader.partition.replica.lead, decision_of(self.decided(state), state), deadline_ns
         )
-        return self._directories.making(leader.node)(lead)
+        return self._directories.maker_of(leader.node)(lead)
 
     def join(self, leader: Leader, node: int, deadline_ns: int) -> bool:
         """Copy to a replica outside the ISR, and add it: the page first, then the decision
@@ -532,7 +532,7 @@ class PartitionReplicas(Leaders):
             if node not in decided.replicas:
                 return False
             complete = node in decided.elr
-            at_follower = self._directories.making(node)
+            at_follower = self._directories.maker_of(node)
             copy(
                 leader,
                 follower,

@@ -73,7 +73,7 @@ class _Together(NamedTuple):
         asked.
         """
         self.note_answers(self.followers.answered_ns)
-        if not directory_workers.answer(self.workers):
+        if not directory_workers.are_answering(self.workers):
             return False
         self.followers.note_answer(
             min([worker.answered_ns for worker in self.workers], default=system.boot_ns())

@@ -1,9 +1,8 @@
 """Computes the records that an event produces in a state, or the reason to refuse it.
 
-DECIDE-1  a decision is all its records, appended as one batch; an empty decision appends nothing
-DECIDE-2  neither a decision nor a refusal changes the state: only `apply` of the appended records
-    does
-DECIDE-3  equal states and events have equal decisions, in every process
+- A decision is all its records, appended as one batch; an empty decision appends nothing.
+- Neither a decision nor a refusal changes the state: only `apply` of the appended records does.
+- Equal states and events have equal decisions, in every process.
 """
 
 from __future__ import annotations

@@ -1,38 +1,43 @@
 """Decides about the directories of a set: registration, growth, retirement, voters.
 
-NODE-1  a directory of another cluster, generation or directory id, and a second copy of a live one,
-    are refused
-NODE-2  a directory that was not closed in order has a new incarnation. It leaves every ISR and ELR
-    in which another member is complete, and no other one, because an election may need its log
-    (ELECT-6)
-NODE-3  the number of a node is never used again
-NODE-4  voters change one at a time, after the previous change is settled; one voter is always left
-NODE-5  a directory leaves the set after no partition names it
-NODE-6  a new directory gets the smallest slot that no present directory has. No page that counts
-    contains the bit of a directory that left, because no partition names it
-NODE-7  a forced retirement removes a directory with all its replicas. The rest has another
-    generation, and votes. What only the removed replicas had is lost: the ISR is the rest of it,
-    else the ELR, else all replicas that are left. A partition without another replica begins again
-    in a directory that takes replicas. A reassignment that loses its whole target is cancelled
-NODE-8  a foreign directory leaves every ISR, also the one of which it is the only member: its
-    records are not those of the set. The partition notes that until the replica joins again, for
-    the case that all its replicas are foreign (ELECT-10)
-NODE-9  the first directory of a set may have topics, which the decision about it takes over; every
-    further one is empty
-NODE-10  a registered directory has the path at which it was found, also one that another node had:
-    that one was moved, or is absent. It keeps its path until it is registered at another one: a
-    process that uses a path compares the identity there. A new directory has a path of its own
+- A directory of another cluster, generation or directory id, and a second copy of a live one, are
+  refused.
+- A directory that was not closed in order has a new incarnation. It leaves every ISR and ELR in
+  which another member is complete, and no other one, because an election may need its log.
+- The number of a node is never used again.
+- Voters change one at a time, after the previous change is settled; one voter is always left.
+- A directory leaves the set after no partition names it.
+- A new directory gets the smallest slot that no present directory has. No page that counts contains
+  the bit of a directory that left, because no partition names it.
+- A forced retirement removes a directory with all its replicas. The rest has another generation,
+  and votes. What only the removed replicas had is lost: the ISR is the rest of it, else the ELR,
+  else all replicas that are left. A partition without another replica begins again in a directory
+  that takes replicas. A reassignment that loses its whole target is cancelled.
+- A foreign directory leaves every ISR, also the one of which it is the only member: its records are
+  not those of the set. The partition notes that until the replica joins again, for the case that
+  all its replicas are foreign.
+- The first directory of a set may have topics, which the decision about it takes over; every
+  further one is empty.
+- A registered directory has the path at which it was found, also one that another node had: that
+  one was moved, or is absent. It keeps its path until it is registered at another one: a process
+  that uses a path compares the identity there. A new directory has a path of its own.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from embedlog.replicas.rules.elections import Decision, best, changed, complete, elected
+from embedlog.replicas.rules.elections import (
+    Decision,
+    best_candidate,
+    change_partition,
+    complete_nodes,
+    elect_leader,
+)
 from embedlog.replicas.rules.events import (
     Add,
+    Condition,
     ForceRetire,
-    Found,
     Identity,
     Observed,
     Refusal,
@@ -50,7 +55,7 @@ from embedlog.replicas.rules.records import (
     UnregisterBroker,
     key_of,
 )
-from embedlog.replicas.rules.state import State, throttled
+from embedlog.replicas.rules.state import State, with_throttle
 from embedlog.replicas.rules.topics import held_records
 
 
@@ -59,23 +64,26 @@ def register(state: State, event: Register) -> Decision:
     process has it open already.
     """
     identity = event.identity
-    refusal = _refused_identity(state, identity)
+    refusal = _check_identity(state, identity)
     if refusal is not None:
         return refusal
     old = state.nodes.get(identity.node)
     if old is None:
         return Refusal.BROKER_ID_NOT_REGISTERED
-    same_incarnation = old.incarnation == identity.incarnation
-    if event.alive and not same_incarnation:
+    is_same_incarnation = old.incarnation == identity.incarnation
+    if event.alive and not is_same_incarnation:
         return Refusal.DUPLICATE_BROKER_REGISTRATION
     if (
         old.directory != identity.directory
-        or (event.found is Found.COMPLETE and not same_incarnation)
-        or event.found is Found.AWAY
+        or (event.condition is Condition.COMPLETE and not is_same_incarnation)
+        or event.condition is Condition.AWAY
     ):
         return Refusal.INVALID_REGISTRATION
-    same_opening = not event.fresh if identity.opening is None else old.opening == identity.opening
-    epoch = old.broker_epoch if same_incarnation and same_opening else event.offset
+    if identity.opening is None:  # a directory of an earlier version
+        is_same_opening = not event.fresh
+    else:
+        is_same_opening = old.opening == identity.opening
+    epoch = old.broker_epoch if is_same_incarnation and is_same_opening else event.offset
     new = replace(
         old,
         incarnation=identity.incarnation,
@@ -84,64 +92,66 @@ def register(state: State, event: Register) -> Decision:
         rack=identity.rack,
         opening=identity.opening or old.opening,
     )
-    records: list[Record] = [] if new == old else [new]
-    if event.found is not Found.COMPLETE:
-        records += [
-            left
-            for each in state.partitions.values()
-            if (left := _without(state, each, event)) is not None
-        ]
+    records = list[Record]()
+    if new != old:
+        records.append(new)
+    if event.condition is not Condition.COMPLETE:
+        for partition in state.partitions.values():
+            remaining = _without_member(state, partition, event)
+            if remaining is not None:
+                records.append(remaining)
     return tuple(records)
 
 
-def _without(state: State, old: Partition, event: Register) -> Partition | None:
-    """The partition after this node left ISR and ELR (NODE-2, NODE-8); None if it stays, or is in
-    neither of them.
+def _without_member(state: State, old: Partition, event: Register) -> Partition | None:
+    """The partition after this node left ISR and ELR; None if it stays, or is in neither of
+    them.
     """
     node = event.identity.node
-    foreign = event.found is Found.FOREIGN
+    is_foreign = event.condition is Condition.FOREIGN
     seen: Observed = event.seen.get((old.topic_id, old.number), {})
-    member = node in old.isr or node in old.elr
-    if not member and (not foreign or node not in old.replicas or node in old.foreign):
+    is_member = node in old.isr or node in old.elr
+    if not is_member and (not is_foreign or node not in old.replicas or node in old.foreign):
         return None
     own = seen.get(node)
     incarnations = (state.nodes[node].incarnation, event.identity.incarnation)
     if (
-        not foreign
+        not is_foreign
         and own is not None
-        and own.found is Found.COMPLETE
+        and own.condition is Condition.COMPLETE
         and own.incarnation in incarnations
     ):
         return None  # also after a kill, which loses nothing (REPLICA-13)
-    isr = [each for each in old.isr if each != node]
-    elr = [each for each in old.elr if each != node]
-    candidates = complete(state, isr, seen) or ([] if isr else complete(state, elr, seen))
-    if not candidates and not foreign:
+    isr = [member for member in old.isr if member != node]
+    elr = [member for member in old.elr if member != node]
+    candidates = complete_nodes(state, isr or elr, seen)
+    if not candidates and not is_foreign:
         return None
     base = replace(old, isr=tuple(isr), elr=tuple(elr))
-    unused = (node,) if foreign else ()
+    new_foreign = (node,) if is_foreign else ()
     if old.leader in isr:
-        return changed(
-            state, base, isr=isr, eligible=elr, recovering=old.recovering, foreign=unused
+        return change_partition(
+            state, base, isr=isr, eligible=elr, recovering=old.recovering, foreign=new_foreign
         )
     if not candidates:
-        return changed(
+        return change_partition(
             state,
             base,
             isr=isr,
             eligible=elr,
             leader=NO_LEADER,
             recovering=old.recovering,
-            foreign=unused,
+            foreign=new_foreign,
         )
-    noted = tuple(each for each in old.replicas if each in {*old.foreign, *unused})
-    return elected(state, replace(base, foreign=noted), best(old, candidates, seen), seen)
+    noted = tuple(replica for replica in old.replicas if replica in {*old.foreign, *new_foreign})
+    leader = best_candidate(old, candidates, seen)
+    return elect_leader(state, replace(base, foreign=noted), leader, seen)
 
 
 def add(state: State, event: Add) -> Decision:
     """A new directory."""
     identity = event.identity
-    refusal = _refused_identity(state, identity)
+    refusal = _check_identity(state, identity)
     if refusal is not None:
         return refusal
     if identity.node < 0:
@@ -154,14 +164,15 @@ def add(state: State, event: Add) -> Decision:
         return Refusal.VOTERS_CHANGING
     if not event.voter and not state.voters:
         return Refusal.LAST_VOTER
-    slot = min(set(range(SLOTS)).difference(each.slot for each in state.nodes.values()))
+    used_slots = {member.slot for member in state.nodes.values()}
+    slot = min(set(range(SLOTS)) - used_slots)
     new = RegisterBroker(
-        identity.node,
-        identity.incarnation,
-        event.offset,
-        identity.directory,
-        identity.path,
-        identity.rack,
+        node=identity.node,
+        incarnation=identity.incarnation,
+        broker_epoch=event.offset,
+        directory=identity.directory,
+        path=identity.path,
+        rack=identity.rack,
         voter=event.voter,
         replicas=event.replicas,
         generation=identity.generation,
@@ -174,72 +185,77 @@ def add(state: State, event: Add) -> Decision:
 
 
 def retire(state: State, event: Retire) -> Decision:
-    """The end of a directory in the set, or its mark while partitions name it (NODE-5)."""
+    """The end of a directory in the set, or its mark while partitions name it."""
     old = state.nodes.get(event.node)
     if old is None:
         return Refusal.BROKER_ID_NOT_REGISTERED
     if old.voter and state.voters == (event.node,):
         return Refusal.LAST_VOTER
-    if any(event.node in each.replicas for each in state.partitions.values()):
-        return Refusal.REASSIGNMENT_IN_PROGRESS if old.leaving else (replace(old, leaving=True),)
+    if any(event.node in partition.replicas for partition in state.partitions.values()):
+        if old.leaving:
+            return Refusal.REASSIGNMENT_IN_PROGRESS
+        return (replace(old, leaving=True),)
     if old.voter and not event.settled:
         return Refusal.VOTERS_CHANGING
     return UnregisterBroker(event.node, old.broker_epoch), Tombstone(key_of(old))
 
 
 def force_retire(state: State, event: ForceRetire) -> Decision:
-    """The end of a directory with all its replicas, in another generation of the set (NODE-7)."""
+    """The end of a directory with all its replicas, in another generation of the set."""
     old = state.nodes.get(event.node)
     if old is None:
         return Refusal.BROKER_ID_NOT_REGISTERED
-    rest = [each for node, each in sorted(state.nodes.items()) if node != event.node]
-    if not rest:
+    remaining = [member for node, member in sorted(state.nodes.items()) if node != event.node]
+    if not remaining:
         return Refusal.LAST_VOTER
     generation = state.generation + 1
-    alone = not any(each.voter for each in rest)
+    all_vote = not any(member.voter for member in remaining)
     records: list[Record] = [
-        replace(each, generation=generation, voter=each.voter or alone) for each in rest
+        replace(member, generation=generation, voter=member.voter or all_vote)
+        for member in remaining
     ]
-    records += [UnregisterBroker(event.node, old.broker_epoch), Tombstone(key_of(old))]
-    return (
-        *records,
-        *(
-            _without_node(state, each, event)
-            for each in state.partitions.values()
-            if event.node in each.replicas
-        ),
-    )
+    records.append(UnregisterBroker(event.node, old.broker_epoch))
+    records.append(Tombstone(key_of(old)))
+    records += [
+        _without_replica(state, partition, event)
+        for partition in state.partitions.values()
+        if event.node in partition.replicas
+    ]
+    return tuple(records)
 
 
-def _without_node(state: State, old: Partition, event: ForceRetire) -> Partition:
+def _without_replica(state: State, old: Partition, event: ForceRetire) -> Partition:
     """The partition without a replica; its leader is elected among the rest if it led, or if
     nothing else is in sync.
     """
     node = event.node
-    assigned = tuple(each for each in old.replicas if each != node)
+    assigned = tuple(replica for replica in old.replicas if replica != node)
     if not assigned:  # the only replica: another directory begins the partition again, empty
-        assigned = (_successor(state, node),)
-    isr = [each for each in old.isr if each != node and each in assigned]
-    elr = [each for each in old.elr if each != node and each in assigned]
+        assigned = (_find_successor(state, node),)
+    isr = [member for member in old.isr if member != node and member in assigned]
+    elr = [member for member in old.elr if member != node and member in assigned]
     members = isr or elr or list(assigned)
-    adding = tuple(each for each in old.adding if each != node)
-    removing = tuple(each for each in old.removing if each != node)
+    adding = tuple(replica for replica in old.adding if replica != node)
+    removing = tuple(replica for replica in old.removing if replica != node)
     if set(removing) >= set(assigned):  # the target is lost
-        adding = removing = ()
+        adding = ()
+        removing = ()
     base = replace(old, adding=adding, removing=removing)
     if not adding and not removing:
-        base = throttled(base, None)
+        base = with_throttle(base, None)
     if old.leader in isr:
-        return changed(
+        return change_partition(
             state, base, isr=isr, eligible=elr, replicas=assigned, recovering=old.recovering
         )
     # the last members were foreign: one of them may have the records
     if not (old.isr or old.elr) and {*old.foreign} - {node}:
-        return changed(state, base, isr=(), replicas=assigned, recovering=old.recovering)
+        return change_partition(state, base, isr=(), replicas=assigned, recovering=old.recovering)
     seen = event.seen.get((old.topic_id, old.number), {})
-    candidates = complete(state, members, seen)
-    leader = best(replace(base, replicas=assigned), candidates, seen) if candidates else NO_LEADER
-    return changed(
+    candidates = complete_nodes(state, members, seen)
+    leader = NO_LEADER
+    if candidates:
+        leader = best_candidate(replace(base, replicas=assigned), candidates, seen)
+    return change_partition(
         state,
         base,
         isr=members,
@@ -250,16 +266,17 @@ def _without_node(state: State, old: Partition, event: ForceRetire) -> Partition
     )
 
 
-def _successor(state: State, node: int) -> int:
+def _find_successor(state: State, node: int) -> int:
     """The directory for the partitions that only a node has: one that takes replicas, if there is
     any.
     """
-    others = [each for other, each in sorted(state.nodes.items()) if other != node]
-    return min(others, key=lambda each: (not each.replicas, each.leaving, each.node)).node
+    others = [member for member in state.nodes.values() if member.node != node]
+    successor = min(others, key=lambda member: (not member.replicas, member.leaving, member.node))
+    return successor.node
 
 
 def set_voter(state: State, event: SetVoter) -> Decision:
-    """Another voter, or one less (NODE-4)."""
+    """Another voter, or one less."""
     old = state.nodes.get(event.node)
     if old is None:
         return Refusal.BROKER_ID_NOT_REGISTERED
@@ -272,13 +289,19 @@ def set_voter(state: State, event: SetVoter) -> Decision:
     return (replace(old, voter=event.voter),)
 
 
-def _refused_identity(state: State, identity: Identity) -> Refusal | None:
+def _check_identity(state: State, identity: Identity) -> Refusal | None:
     if identity.cluster_id != state.cluster_id:
         return Refusal.INCONSISTENT_CLUSTER_ID
-    return None if identity.generation == state.generation else Refusal.STALE_CLUSTER_GENERATION
+    if identity.generation != state.generation:
+        return Refusal.STALE_CLUSTER_GENERATION
+    return None
 
 
 def _is_used(state: State, new: RegisterBroker) -> bool:
     """Whether another node has this directory id or path."""
-    others = [each for each in state.nodes.values() if each.node != new.node]
-    return any(each.directory == new.directory or each.path == new.path for each in others)
+    for member in state.nodes.values():
+        if member.node == new.node:
+            continue
+        if member.directory == new.directory or member.path == new.path:
+            return True
+    return False

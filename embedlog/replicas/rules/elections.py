@@ -1,24 +1,24 @@
 """Decides about the leader and the ISR of one partition.
 
-ELECT-1  every election raises the leader epoch; every decision raises the partition epoch by one
-ELECT-2  a decision is refused if another one about the partition was made since its event
-ELECT-3  only a complete member of the ISR is elected, or of the ELR if the ISR has none
-ELECT-4  of several candidates, the one with the largest last epoch leads, then the longest log,
-    then the first in the assignment
-ELECT-5  the new ISR has the complete members of the old one; the ELR gets the others if the ISR is
-    now too small
-ELECT-6  if no member is complete, the best crashed log leads after all members of ISR and ELR are
-    present. If every record was synced before its acknowledgement, a crashed member of the ISR
-    suffices. Only a topic that was created so shows that (STATE-6)
-ELECT-7  an unclean election is a request, or allowed by the settings after no eligible replica
-    answered. Its leader is the whole ISR, and there is no ELR
-ELECT-8  an ELR exists only while the ISR is smaller than the topic requires: as long as nothing is
-    committed, its members have every committed record
-ELECT-9  a new member of the ISR has the registered incarnation and does not leave the set
-ELECT-10  a foreign replica leads only if all replicas of the partition were found foreign. Then
-    nothing is left to compare with, and after all of them are present, the best log leads
-ELECT-11  no replica has a later epoch than the leader. One that was written without the set can
-    have it; then the leader epoch is raised above that
+- Every election raises the leader epoch; every decision raises the partition epoch by one.
+- A decision is refused if another one about the partition was made since its event.
+- Only a complete member of the ISR is elected, or of the ELR if the ISR has none.
+- Of several candidates, the one with the largest last epoch leads, then the longest log, then the
+  first in the assignment.
+- The new ISR has the complete members of the old one; the ELR gets the others if the ISR is now too
+  small.
+- If no member is complete, the best crashed log leads after all members of ISR and ELR are present.
+  If every record was synced before its acknowledgement, a crashed member of the ISR suffices. Only
+  a topic that was created so shows that.
+- An unclean election is a request, or allowed by the settings after no eligible replica answered.
+  Its leader is the whole ISR, and there is no ELR.
+- An ELR exists only while the ISR is smaller than the topic requires: as long as nothing is
+  committed, its members have every committed record.
+- A new member of the ISR has the registered incarnation and does not leave the set.
+- A foreign replica leads only if all replicas of the partition were found foreign. Then nothing is
+  left to compare with, and after all of them are present, the best log leads.
+- No replica has a later epoch than the leader. One that was written without the set can have it;
+  then the leader epoch is raised above that.
 """
 
 from __future__ import annotations
@@ -30,35 +30,37 @@ from uuid import UUID
 
 from embedlog.replicas.rules.events import (
     AlterIsr,
+    Condition,
     Elect,
     Election,
-    Found,
     Observed,
     Place,
     RaiseEpoch,
     Refusal,
 )
 from embedlog.replicas.rules.records import NO_LEADER, Partition, Record
-from embedlog.replicas.rules.state import State, found, serves
+from embedlog.replicas.rules.state import State, condition_of, serves
 
 Decision: TypeAlias = tuple[Record, ...] | Refusal
 
 LAST_EPOCH: Final = 2**31 - 2
-NOT_COMPLETE: Final = frozenset({Found.CRASHED, Found.FOREIGN})
+NOT_COMPLETE: Final = frozenset({Condition.CRASHED, Condition.FOREIGN})
 
 
 # ---- the new record of a partition ---------------------------------------------------------------
 
 
 def at_change(state: State, place: Place, change: int) -> Partition | Refusal:
-    """The partition, if no decision about it was made since `change` (ELECT-2)."""
+    """The partition, if no decision about it was made since `change`."""
     partition = state.partitions.get(place)
     if partition is None:
         return Refusal.UNKNOWN_TOPIC_OR_PARTITION
-    return partition if partition.partition_epoch == change else Refusal.INVALID_UPDATE_VERSION
+    if partition.partition_epoch != change:
+        return Refusal.INVALID_UPDATE_VERSION
+    return partition
 
 
-def changed(
+def change_partition(
     state: State,
     old: Partition,
     *,
@@ -74,45 +76,53 @@ def changed(
 
     `foreign` are found foreign now. They are noted until they join the ISR.
     """
-    assigned = tuple(old.replicas if replicas is None else replicas)
+    assigned = old.replicas if replicas is None else tuple(replicas)
     members = set(isr)
-    others = set(eligible)
-    unused = {*old.foreign, *foreign} - members
+    eligible_nodes = set(eligible) - members
+    foreign_nodes = {*old.foreign, *foreign} - members
     new = replace(
         old,
         replicas=assigned,
         isr=tuple(node for node in assigned if node in members),
         elr=(),
         partition_epoch=old.partition_epoch + 1,
-        directories=_directories(state, old, assigned),
+        directories=_directories_of(state, old, assigned),
         recovering=recovering,
-        foreign=tuple(node for node in assigned if node in unused),
+        foreign=tuple(node for node in assigned if node in foreign_nodes),
     )
-    if len(new.isr) < state.required(new):
-        new = replace(new, elr=tuple(node for node in assigned if node in others - members))
+    if len(new.isr) < state.required_size(new):
+        new = replace(new, elr=tuple(node for node in assigned if node in eligible_nodes))
     if leader is None:
         return new
-    incarnation = None if leader == NO_LEADER else state.nodes[leader].incarnation
+    incarnation = None
+    if leader != NO_LEADER:
+        incarnation = state.nodes[leader].incarnation
     return replace(
         new, leader=leader, leader_epoch=old.leader_epoch + 1, leader_incarnation=incarnation
     )
 
 
-def elected(state: State, old: Partition, leader: int, seen: Observed) -> Partition:
-    """The partition after the election of a complete member (ELECT-5)."""
-    isr = {leader} | {node for node in old.isr if found(state, seen, node) is Found.COMPLETE}
-    return changed(state, old, isr=isr, eligible=left_over(state, old, seen), leader=leader)
+def elect_leader(state: State, old: Partition, leader: int, seen: Observed) -> Partition:
+    """The partition after the election of a complete member."""
+    isr = {leader} | {
+        node for node in old.isr if condition_of(state, seen, node) is Condition.COMPLETE
+    }
+    return change_partition(
+        state, old, isr=isr, eligible=eligible_members(state, old, seen), leader=leader
+    )
 
 
-def left_over(state: State, old: Partition, seen: Observed) -> set[int]:
+def eligible_members(state: State, old: Partition, seen: Observed) -> set[int]:
     """The members of ISR and ELR that may have all committed records: all that were not found
     incomplete.
     """
-    return {node for node in (*old.isr, *old.elr) if found(state, seen, node) not in NOT_COMPLETE}
+    return {
+        node for node in (*old.isr, *old.elr) if condition_of(state, seen, node) not in NOT_COMPLETE
+    }
 
 
-def best(old: Partition, candidates: Iterable[int], seen: Observed) -> int:
-    """The candidate with the most advanced log (ELECT-4)."""
+def best_candidate(old: Partition, candidates: Iterable[int], seen: Observed) -> int:
+    """The candidate with the most advanced log."""
     order = {node: position for position, node in enumerate(old.replicas)}
 
     def rank(node: int) -> tuple[int, int, int]:
@@ -121,15 +131,15 @@ def best(old: Partition, candidates: Iterable[int], seen: Observed) -> int:
     return max(candidates, key=rank)
 
 
-def complete(state: State, among: Iterable[int], seen: Observed) -> list[int]:
-    """The registered nodes whose replica was found complete."""
-    return [node for node in among if found(state, seen, node) is Found.COMPLETE]
+def complete_nodes(state: State, nodes: Iterable[int], seen: Observed) -> list[int]:
+    """Those of the nodes that are registered, and whose replica was found complete."""
+    return [node for node in nodes if condition_of(state, seen, node) is Condition.COMPLETE]
 
 
-def _directories(state: State, old: Partition, assigned: Sequence[int]) -> tuple[UUID, ...]:
-    known = dict(zip(old.replicas, old.directories, strict=True))
+def _directories_of(state: State, old: Partition, assigned: Sequence[int]) -> tuple[UUID, ...]:
+    earlier = dict(zip(old.replicas, old.directories, strict=True))
     return tuple(
-        state.nodes[node].directory if node in state.nodes else known[node] for node in assigned
+        state.nodes[node].directory if node in state.nodes else earlier[node] for node in assigned
     )
 
 
@@ -137,8 +147,8 @@ def _directories(state: State, old: Partition, assigned: Sequence[int]) -> tuple
 
 
 def alter_isr(state: State, event: AlterIsr) -> Decision:
-    """Another ISR, proposed by the leader (ELECT-8, ELECT-9). Nothing if it is the present one,
-    unless it is to be renewed.
+    """Another ISR, proposed by the leader. Nothing if it is the present one, unless it is to be
+    renewed.
     """
     present = state.partitions.get(event.place)
     if present is not None and event.leader_epoch != present.leader_epoch:
@@ -149,19 +159,18 @@ def alter_isr(state: State, event: AlterIsr) -> Decision:
     isr = set(event.isr)
     if len(isr) != len(event.isr) or not isr.issubset(old.replicas) or old.leader not in isr:
         return Refusal.INVALID_REQUEST
-    if not all(
-        _is_eligible(state, node, event.incarnations.get(node)) for node in isr.difference(old.isr)
-    ):
-        return Refusal.INELIGIBLE_REPLICA
+    for node in isr.difference(old.isr):
+        if not _is_eligible(state, node, event.incarnations.get(node)):
+            return Refusal.INELIGIBLE_REPLICA
     eligible = {*old.elr, *old.isr} - event.lost
-    new = changed(state, old, isr=isr, eligible=eligible)
+    new = change_partition(state, old, isr=isr, eligible=eligible)
     if not event.renewed and (set(old.isr), old.elr, old.recovering) == (isr, new.elr, False):
         return ()
     return (new,)
 
 
 def _is_eligible(state: State, node: int, incarnation: UUID | None) -> bool:
-    """Whether a replica with this incarnation may join the ISR (ELECT-9)."""
+    """Whether a replica with this incarnation may join the ISR."""
     registered = state.nodes.get(node)
     return (
         registered is not None and not registered.leaving and registered.incarnation == incarnation
@@ -178,15 +187,15 @@ def elect(state: State, event: Elect) -> Decision:
         return old
     match event.kind:
         case Election.OFFLINE:
-            return _offline(state, old, event.seen, allowed=event.allowed)
+            return _elect_offline(state, old, event.seen, allowed=event.allowed)
         case Election.PREFERRED:
-            return _preferred(state, old, event.seen)
+            return _elect_preferred(state, old, event.seen)
         case Election.UNCLEAN:
-            return _unclean(state, old, event.seen, event.node)
+            return _elect_unclean(state, old, event.seen, event.node)
 
 
 def raise_epoch(state: State, event: RaiseEpoch) -> Decision:
-    """A leader epoch above a later one of a replica (ELECT-11). The leader continues in it."""
+    """A leader epoch above a later one of a replica. The leader continues in it."""
     old = state.partitions.get(event.place)
     if old is None:
         return Refusal.UNKNOWN_TOPIC_OR_PARTITION
@@ -197,95 +206,120 @@ def raise_epoch(state: State, event: RaiseEpoch) -> Decision:
     return (replace(old, leader_epoch=event.epoch + 1, partition_epoch=old.partition_epoch + 1),)
 
 
-def _offline(state: State, old: Partition, seen: Observed, *, allowed: bool = False) -> Decision:
-    decision = _eligible(state, old, seen)
-    if (
-        not allowed
-        or decision is Refusal.ELECTION_NOT_NEEDED
-        or (not isinstance(decision, Refusal) and _leads(decision))
-    ):
+def _elect_offline(
+    state: State, old: Partition, seen: Observed, *, allowed: bool = False
+) -> Decision:
+    """The election of an eligible replica; of another one if that is `allowed` and needed."""
+    decision = _elect_eligible(state, old, seen)
+    if not allowed or _is_settled(decision):
         return decision
-    chosen = _unclean(state, old, seen, None)
-    return decision if isinstance(chosen, Refusal) else chosen
+    unclean = _elect_unclean(state, old, seen, None)
+    if isinstance(unclean, Refusal):
+        return decision
+    return unclean
 
 
-def _eligible(state: State, old: Partition, seen: Observed) -> Decision:
+def _is_settled(decision: Decision) -> bool:
+    """Whether an election finds a leader, or needs none."""
+    if isinstance(decision, Refusal):
+        return decision is Refusal.ELECTION_NOT_NEEDED
+    return any(isinstance(record, Partition) and record.leader != NO_LEADER for record in decision)
+
+
+def _elect_eligible(state: State, old: Partition, seen: Observed) -> Decision:
     """The election of a replica that may have all committed records."""
     if serves(state, old, seen):
         return Refusal.ELECTION_NOT_NEEDED
     candidates = _candidates(state, old, seen)
     if candidates:
-        return (elected(state, old, best(old, candidates, seen), seen),)
-    crashed = _after_crash(state, old, seen)
+        return (elect_leader(state, old, best_candidate(old, candidates, seen), seen),)
+    crashed = _crashed_candidates(state, old, seen)
     if isinstance(crashed, Refusal):
         return crashed
     if crashed:
-        leader = best(old, crashed, seen)
+        leader = best_candidate(old, crashed, seen)
         return (
-            changed(state, old, isr=(leader,), eligible=left_over(state, old, seen), leader=leader),
+            change_partition(
+                state,
+                old,
+                isr=(leader,),
+                eligible=eligible_members(state, old, seen),
+                leader=leader,
+            ),
         )
     if all(
-        node in old.foreign and found(state, seen, node) is not Found.AWAY for node in old.replicas
+        node in old.foreign and condition_of(state, seen, node) is not Condition.AWAY
+        for node in old.replicas
     ):
-        leader = best(old, old.replicas, seen)
+        leader = best_candidate(old, old.replicas, seen)
         return (
-            changed(state, old, isr=(leader,), leader=leader, recovering=len(old.replicas) > 1),
+            change_partition(
+                state, old, isr=(leader,), leader=leader, recovering=len(old.replicas) > 1
+            ),
         )
     if old.leader == NO_LEADER:
         return Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
     return (
-        changed(
+        change_partition(
             state, old, isr=old.isr, eligible=old.elr, leader=NO_LEADER, recovering=old.recovering
         ),
     )
 
 
 def _candidates(state: State, old: Partition, seen: Observed) -> list[int]:
-    """The replicas that may lead (ELECT-3)."""
-    return complete(state, old.isr, seen) or complete(state, old.elr, seen)
+    """The replicas that may lead."""
+    return complete_nodes(state, old.isr, seen) or complete_nodes(state, old.elr, seen)
 
 
-def _after_crash(state: State, old: Partition, seen: Observed) -> list[int] | Refusal:
-    """The candidates of ELECT-6; none if no member crashed."""
+def _crashed_candidates(state: State, old: Partition, seen: Observed) -> list[int] | Refusal:
+    """The candidates after a crash of members of the ISR or the ELR; none if no member crashed."""
     members = (*old.isr, *old.elr)
-    crashed = [node for node in members if found(state, seen, node) is Found.CRASHED]
-    if not crashed or all(found(state, seen, node) is not Found.AWAY for node in members):
+    crashed = [node for node in members if condition_of(state, seen, node) is Condition.CRASHED]
+    if not crashed or all(
+        condition_of(state, seen, node) is not Condition.AWAY for node in members
+    ):
         return crashed
-    synced = [node for node in crashed if node in old.isr] if state.durable(old) else []
-    return synced or Refusal.WAIT_FOR_REPLICAS
+    if state.is_durable(old):
+        synced = [node for node in crashed if node in old.isr]
+        if synced:
+            return synced
+    return Refusal.WAIT_FOR_REPLICAS
 
 
-def _preferred(state: State, old: Partition, seen: Observed) -> Decision:
-    wanted = old.replicas[0]
-    if old.leader == wanted and serves(state, old, seen):
+def _elect_preferred(state: State, old: Partition, seen: Observed) -> Decision:
+    preferred = old.replicas[0]
+    if old.leader == preferred and serves(state, old, seen):
         return Refusal.ELECTION_NOT_NEEDED
-    registered = state.nodes.get(wanted)
-    if wanted not in complete(state, old.isr, seen) or registered is None or registered.leaving:
+    registered = state.nodes.get(preferred)
+    if (
+        preferred not in complete_nodes(state, old.isr, seen)
+        or registered is None
+        or registered.leaving
+    ):
         return Refusal.PREFERRED_LEADER_NOT_AVAILABLE
-    return (elected(state, old, wanted, seen),)
+    return (elect_leader(state, old, preferred, seen),)
 
 
-def _unclean(state: State, old: Partition, seen: Observed, node: int | None) -> Decision:
+def _elect_unclean(state: State, old: Partition, seen: Observed, node: int | None) -> Decision:
     if node is None:
-        decision = _offline(state, old, seen)
-        if decision is Refusal.ELECTION_NOT_NEEDED or (
-            not isinstance(decision, Refusal) and _leads(decision)
-        ):
+        decision = _elect_offline(state, old, seen)
+        if _is_settled(decision):
             return decision
     elif old.leader == node and old.isr == (node,) and serves(state, old, seen):
         return Refusal.ELECTION_NOT_NEEDED
-    present = [each for each in old.replicas if found(state, seen, each) is not Found.AWAY]
-    candidates = [each for each in present if node in {None, each}]
+    candidates = [
+        replica
+        for replica in old.replicas
+        if (node is None or replica == node)
+        and condition_of(state, seen, replica) is not Condition.AWAY
+    ]
     if not candidates:
         return Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
     trusted = [
-        each
-        for each in candidates
-        if found(state, seen, each) is not Found.FOREIGN and each not in old.foreign
+        replica
+        for replica in candidates
+        if condition_of(state, seen, replica) is not Condition.FOREIGN
+        and replica not in old.foreign
     ]
-    leader = best(old, trusted or candidates, seen)
-    return (changed(state, old, isr=(leader,), leader=leader, recovering=True),)
-
-
-def _leads(decision: tuple[Record, ...]) -> bool:
-    return any(isinstance(record, Partition) and record.leader != NO_LEADER for record in decision)
+    leader = best_candidate(old, trusted or candidates, seen)
+    return (change_partition(state, old, isr=(leader,), leader=leader, recovering=True),)

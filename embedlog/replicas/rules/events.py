@@ -1,10 +1,10 @@
 """Defines the events of the decision log, the observations that come with them, and the refusals.
 
-EVENT-1  an event has all that a decision needs beside the state: observations of directories, drawn
-    ids, offsets
-EVENT-2  a node that is absent from the observations is away. So is one that was observed in another
-    incarnation than the registered one: it crashed since then, or has not yet registered
-EVENT-3  `change` is the partition epoch from which the event was derived
+- An event has all that a decision needs beside the state: observations of directories, drawn ids,
+  offsets.
+- A node that is absent from the observations is away. So is one that was observed in another
+  incarnation than the registered one: it crashed since then, or has not yet registered.
+- `change` is the partition epoch from which the event was derived.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Refusal(Enum):
     LAST_VOTER = "No voter would be left."
 
 
-class Found(Enum):
-    """The state in which a replica was found. Complete: its directory has its registered
+class Condition(Enum):
+    """The condition in which a replica was found. Complete: its directory has its registered
     incarnation, its page was not lost.
     """
 
@@ -91,7 +91,7 @@ class Seen:
     log.
     """
 
-    found: Found
+    condition: Condition
     incarnation: UUID
     last_epoch: int = -1
     log_end: int = 0
@@ -267,7 +267,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A registered directory was opened. `found`: complete after an orderly close.
+    """A registered directory was opened. `condition`: complete after an orderly close.
 
     `alive`: its registered incarnation answers, too. `fresh`: no process had it open, so it gets a
     new broker epoch. So does one whose present opening is not registered.
@@ -278,7 +278,7 @@ class Register:
     """
 
     identity: Identity
-    found: Found
+    condition: Condition
     offset: int
     alive: bool = False
     fresh: bool = False

@@ -1,11 +1,11 @@
 """This module computes when a follower last had everything that its leader had, as Kafka's
 lastCaughtUpTimeMs.
 
-LAG-1  a look compares the log ends. A follower with the leader's end has caught up now. One with
-    the end that the leader had at the look before had caught up then. Otherwise the time does not
-    change, however much is copied
-LAG-2  a follower is late if it lacks records and has not caught up for longer than
-    `replica.lag.time.max.ms`. The number of records does not count
+- A look compares the log ends. A follower with the leader's end has caught up now. One with the end
+  that the leader had at the look before had caught up then. Otherwise the time does not change,
+  however much is copied.
+- A follower is late if it lacks records and has not caught up for longer than
+  `replica.lag.time.max.ms`. The number of records does not count.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ class CaughtUp(NamedTuple):
     leader_end: int  # the leader's log end at that look
 
 
-def begun(leader_end: int, now: int) -> CaughtUp:
+def begin(leader_end: int, now: int) -> CaughtUp:
     """A follower about which nothing is known: its time begins now, as for a new leader in
     Kafka.
     """
     return CaughtUp(now, now, leader_end)
 
 
-def observed(before: CaughtUp, follower_end: int, leader_end: int, now: int) -> CaughtUp:
-    """The state after a look (LAG-1)."""
+def observe(before: CaughtUp, follower_end: int, leader_end: int, now: int) -> CaughtUp:
+    """The state after a look."""
     last = before.last
     if follower_end >= leader_end:
         last = max(last, now)
@@ -38,6 +38,6 @@ def observed(before: CaughtUp, follower_end: int, leader_end: int, now: int) -> 
     return CaughtUp(last, now, leader_end)
 
 
-def is_late(found: CaughtUp, follower_end: int, leader_end: int, now: int, limit: int) -> bool:
-    """Whether the follower must leave the ISR (LAG-2)."""
-    return follower_end != leader_end and now - found.last > limit
+def is_late(caught_up: CaughtUp, follower_end: int, leader_end: int, now: int, limit: int) -> bool:
+    """Whether the follower must leave the ISR."""
+    return follower_end != leader_end and now - caught_up.last > limit

@@ -1,17 +1,17 @@
 """Computes the nodes of new partitions, with Kafka's formulas.
 
-PLACE-1  the leader of partition p is at position (p + start) modulo the number of nodes in the
-    order of PLACE-2
-PLACE-2  without racks the order is ascending; with racks it takes one node of each rack in turn,
-    racks and nodes ascending
-PLACE-3  the shift from leader to followers grows by one after every round of partitions over the
-    nodes, so that the followers of one leader differ
-PLACE-4  with racks, a rack is used a second time only after all racks are used; a node never has
-    two replicas of a partition
-PLACE-5  new partitions of an existing topic continue its numbers; the first replica of its
-    partition 0 gives start and shift
-PLACE-6  topics that are placed together continue each other's rotation, so that all nodes lead
-    equally many partitions, plus one
+- The leader of partition p is at position (p + start) modulo the number of nodes in their
+  order.
+- Without racks the order is ascending; with racks it takes one node of each rack in turn, racks and
+  nodes ascending.
+- The shift from leader to followers grows by one after every round of partitions over the nodes, so
+  that the followers of one leader differ.
+- With racks, a rack is used a second time only after all racks are used; a node never has two
+  replicas of a partition.
+- New partitions of an existing topic continue its numbers; the first replica of its partition 0
+  gives start and shift.
+- Topics that are placed together continue each other's rotation, so that all nodes lead equally
+  many partitions, plus one.
 """
 
 from __future__ import annotations
@@ -48,17 +48,16 @@ def place(racks: Racks, shape: Shape, *, start: int, shift: int, first: int = 0)
     _check(racks, shape)
     ring = _Ring(racks)
     count = len(ring.order)
-    found = []
+    assignment = []
     for number in range(first, first + shape.partitions):
         if number > 0 and number % count == 0:
             shift += 1
-        found.append(ring.replicas((number + start) % count, shift, shape.factor))
-    return tuple(found)
+        assignment.append(ring.replicas((number + start) % count, shift, shape.factor))
+    return tuple(assignment)
 
 
 def extend(racks: Racks, existing: Sequence[Sequence[int]], total: int) -> Assignment:
-    """Nodes of the partitions that a topic with the assignment `existing` needs to have `total`
-    (PLACE-5).
+    """Nodes of the partitions that a topic with the assignment `existing` needs to have `total`.
 
     Raises InvalidPartitionsError if it has as many, and the errors of `place`.
     """
@@ -75,16 +74,17 @@ def extend(racks: Racks, existing: Sequence[Sequence[int]], total: int) -> Assig
 def place_topics(
     racks: Racks, shapes: Iterable[Shape], *, start: int, shift: int
 ) -> tuple[Assignment, ...]:
-    """Assignments of several new topics in their order (PLACE-6)."""
-    found = []
+    """Assignments of several new topics in their order."""
+    assignments = []
     for shape in shapes:
-        found.append(place(racks, shape, start=start % len(racks) if racks else 0, shift=shift))
+        position = start % len(racks) if racks else 0
+        assignments.append(place(racks, shape, start=position, shift=shift))
         start += shape.partitions
-    return tuple(found)
+    return tuple(assignments)
 
 
 def alternate(racks: Mapping[int, str]) -> tuple[int, ...]:
-    """The nodes in the order in which racks take turns (PLACE-2)."""
+    """The nodes in the order in which racks take turns."""
     by_rack: dict[str, list[int]] = {}
     for node in sorted(racks):
         by_rack.setdefault(racks[node], []).append(node)
@@ -99,27 +99,35 @@ class _Ring:
     """
 
     def __init__(self, racks: Racks) -> None:
-        known = {node: rack for node, rack in racks.items() if rack is not None}
-        self.order = alternate(known) if known else tuple(sorted(racks))
-        self._rack: Mapping[int, str | int] = known or {node: node for node in racks}
-        self._rack_count = len(set(self._rack.values()))
-        self._stride = self._rack_count if known else 1
+        named_racks = {node: rack for node, rack in racks.items() if rack is not None}
+        self._rack: Mapping[int, str | int]
+        if named_racks:
+            self.order = alternate(named_racks)
+            self._rack = named_racks
+            self._rack_count = len(set(named_racks.values()))
+            self._stride = self._rack_count
+        else:
+            self.order = tuple(sorted(racks))
+            self._rack = {node: node for node in racks}
+            self._rack_count = len(racks)
+            self._stride = 1
 
     def replicas(self, lead: int, shift: int, factor: int) -> tuple[int, ...]:
         """The node at position `lead`, and the followers at the distance that `shift` gives."""
         count = len(self.order)
-        found = [self.order[lead]]
-        used = {self._rack[found[0]]}
+        leader = self.order[lead]
+        nodes = [leader]
+        used_racks = {self._rack[leader]}
         step = 0
-        while len(found) < factor:
-            node = self.order[(lead + 1 + (shift * self._stride + step) % (count - 1)) % count]
+        while len(nodes) < factor:
+            distance = 1 + (shift * self._stride + step) % (count - 1)
+            node = self.order[(lead + distance) % count]
             step += 1
-            if (
-                self._rack[node] not in used or len(used) == self._rack_count
-            ) and node not in found:
-                found.append(node)
-                used.add(self._rack[node])
-        return tuple(found)
+            is_free = self._rack[node] not in used_racks or len(used_racks) == self._rack_count
+            if is_free and node not in nodes:
+                nodes.append(node)
+                used_racks.add(self._rack[node])
+        return tuple(nodes)
 
 
 def _check(racks: Racks, shape: Shape) -> None:

@@ -1,14 +1,14 @@
 """Decides about other replicas of one partition: start, cancellation and end of a reassignment.
 
-REASSIGN-1  during a reassignment the assignment is the target, followed by the replicas that are
-    removed at its end
-REASSIGN-2  a new target replaces the present one; a cancellation returns to the assignment before
-    the first one. A replica that was added for a replaced target is both added and removed: the end
-    removes it, and so does the cancellation
-REASSIGN-3  the end needs every replica of the target in the ISR. One decision makes the target
-    assignment and ISR, with a leader from it, in a new leader epoch
-REASSIGN-4  the throttle of a reassignment is in the Partition record until the end, so that every
-    process obeys it
+- During a reassignment the assignment is the target, followed by the replicas that are removed at
+  its end.
+- A new target replaces the present one; a cancellation returns to the assignment before the first
+  one. A replica that was added for a replaced target is both added and removed: the end removes it,
+  and so does the cancellation.
+- The end needs every replica of the target in the ISR. One decision makes the target assignment and
+  ISR, with a leader from it, in a new leader epoch.
+- The throttle of a reassignment is in the Partition record until the end, so that every process
+  obeys it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dataclasses import replace
 from embedlog.replicas.rules.elections import (
     Decision,
     at_change,
-    best,
-    changed,
-    complete,
-    left_over,
+    best_candidate,
+    change_partition,
+    complete_nodes,
+    eligible_members,
 )
 from embedlog.replicas.rules.events import (
     CancelReassignment,
@@ -32,7 +32,7 @@ from embedlog.replicas.rules.events import (
     Refusal,
 )
 from embedlog.replicas.rules.records import Partition
-from embedlog.replicas.rules.state import State, throttle_of, throttled
+from embedlog.replicas.rules.state import State, throttle_of, with_throttle
 
 
 def reassign(state: State, event: Reassign) -> Decision:
@@ -41,7 +41,7 @@ def reassign(state: State, event: Reassign) -> Decision:
     if isinstance(old, Refusal):
         return old
     target = event.target
-    usable = state.usable()
+    usable = state.usable_racks()
     if (
         not target
         or len(set(target)) != len(target)
@@ -59,15 +59,12 @@ def reassign(state: State, event: Reassign) -> Decision:
         throttle_of(old),
     ):
         return ()
-    new = changed(
+    new = change_partition(
         state, old, isr=old.isr, eligible=old.elr, replicas=replicas, recovering=old.recovering
     )
-    return (
-        throttled(
-            replace(new, removing=removing, adding=adding),
-            event.throttle if removing or adding else None,
-        ),
-    )
+    new = replace(new, removing=removing, adding=adding)
+    throttle = event.throttle if removing or adding else None
+    return (with_throttle(new, throttle),)
 
 
 def cancel(state: State, event: CancelReassignment) -> Decision:
@@ -77,14 +74,14 @@ def cancel(state: State, event: CancelReassignment) -> Decision:
         return old
     if not old.adding and not old.removing:
         return Refusal.NO_REASSIGNMENT_IN_PROGRESS
-    kept = [node for node in old.replicas if node not in old.adding]
-    if not set(kept) & set(old.isr):
+    original = [node for node in old.replicas if node not in old.adding]
+    if not set(original) & set(old.isr):
         return Refusal.INVALID_REPLICA_ASSIGNMENT
-    return _settled(state, old, kept, event.seen)
+    return _settle(state, old, original, event.seen)
 
 
 def finish(state: State, event: FinishReassignment) -> Decision:
-    """The target as the assignment (REASSIGN-3)."""
+    """The target as the assignment."""
     old = at_change(state, event.place, event.change)
     if isinstance(old, Refusal):
         return old
@@ -93,21 +90,21 @@ def finish(state: State, event: FinishReassignment) -> Decision:
     target = [node for node in old.replicas if node not in old.removing]
     if not set(target) <= set(old.isr):
         return Refusal.REASSIGNMENT_IN_PROGRESS
-    return _settled(state, old, target, event.seen)
+    return _settle(state, old, target, event.seen)
 
 
-def _settled(state: State, old: Partition, replicas: Sequence[int], seen: Observed) -> Decision:
+def _settle(state: State, old: Partition, replicas: Sequence[int], seen: Observed) -> Decision:
     """The partition without a reassignment; the leader stays if it can."""
-    candidates = complete(state, [node for node in replicas if node in old.isr], seen)
+    candidates = complete_nodes(state, [node for node in replicas if node in old.isr], seen)
     if not candidates:
         return Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    leader = old.leader if old.leader in candidates else best(old, candidates, seen)
-    new = changed(
+    leader = old.leader if old.leader in candidates else best_candidate(old, candidates, seen)
+    new = change_partition(
         state,
         old,
         isr=old.isr,
-        eligible=left_over(state, old, seen),
+        eligible=eligible_members(state, old, seen),
         replicas=replicas,
         leader=leader,
     )
-    return (throttled(replace(new, removing=(), adding=()), None),)
+    return (with_throttle(replace(new, removing=(), adding=()), None),)

@@ -1,16 +1,15 @@
 """Encodes and decodes the records of the decision log (`__replica_state`), as Kafka's KRaft
 metadata records.
 
-DECISION-1  a value is a frame version, a record type, a version and a body, as Kafka's controller
-    writes it; its tools print it
-DECISION-2  a key is the type and the subject of a record, so that compaction keeps the newest
-    record of every subject
-DECISION-3  fields of embedlog are tagged fields from 10000 up; unknown tagged fields are kept, byte
-    for byte
-DECISION-4  a Partition record is complete and consistent: the decoder refuses one that no decision
-    can have produced
-DECISION-5  damaged bytes raise CorruptRecordError, unknown types and versions
-    UnsupportedFormatError; lengths are checked first
+- A value is a frame version, a record type, a version and a body, as Kafka's controller writes it;
+  its tools print it.
+- A key is the type and the subject of a record, so that compaction keeps the newest record of every
+  subject.
+- Fields of embedlog are tagged fields from 10000 up; unknown tagged fields are kept, byte for byte.
+- A Partition record is complete and consistent: the decoder refuses one that no decision can have
+  produced.
+- Damaged bytes raise CorruptRecordError, unknown types and versions UnsupportedFormatError; lengths
+  are checked first.
 """
 
 from __future__ import annotations
@@ -182,13 +181,13 @@ Record: TypeAlias = Change | Tombstone
 
 
 def key_of(record: Record) -> bytes:
-    """The key of a record (DECISION-2)."""
+    """The key of a record."""
     if isinstance(record, Tombstone):
         return record.key
-    return bytes((record.TYPE,)) + _subject(record)
+    return bytes((record.TYPE,)) + _subject_of(record)
 
 
-def _subject(record: Change) -> bytes:
+def _subject_of(record: Change) -> bytes:
     match record:
         case RegisterBroker() | UnregisterBroker():
             return NUMBER.pack(record.node)
@@ -197,7 +196,11 @@ def _subject(record: Change) -> bytes:
         case Partition():
             return record.topic_id.bytes + NUMBER.pack(record.number)
         case Config():
-            return _BYTE.pack(record.kind) + _string(record.resource) + _string(record.name)
+            return (
+                _BYTE.pack(record.kind)
+                + _encode_string(record.resource)
+                + _encode_string(record.name)
+            )
         case NoOp():
             return b""
 
@@ -211,7 +214,7 @@ def encode(record: Record) -> tuple[bytes, bytes | None]:
         return record.key, None
     version, body, tags = _ENCODERS[record.TYPE](record)
     head = bytes((FRAME_VERSION, record.TYPE, version))
-    return key_of(record), head + body + _tagged([*tags, *record.others])
+    return key_of(record), head + body + _encode_tags([*tags, *record.others])
 
 
 Encoded: TypeAlias = tuple[int, bytes, list[tuple[int, bytes]]]  # version, body, tagged fields
@@ -222,14 +225,14 @@ def _encode_register(record: RegisterBroker) -> Encoded:
         NUMBER.pack(record.node) + b"\0" + record.incarnation.bytes + LONG.pack(record.broker_epoch)
     )
     # no endpoints, no features, not fenced
-    body += b"\1\1" + _nullable(record.rack) + b"\0" + bytes((record.leaving,))
-    tags = [(_DIRECTORIES, _uuids([record.directory]))]
+    body += b"\1\1" + _encode_nullable(record.rack) + b"\0" + bytes((record.leaving,))
+    tags = [(_DIRECTORIES, _encode_uuids([record.directory]))]
     if not record.replicas:
-        tags.append((_CORDONED, _uuids([record.directory])))
+        tags.append((_CORDONED, _encode_uuids([record.directory])))
     tags += [
         (_VOTER, bytes((record.voter,))),
         (_GENERATION, NUMBER.pack(record.generation)),
-        (_PATH, _string(record.path)),
+        (_PATH, _encode_string(record.path)),
     ]
     if record.slot:
         tags.append((_SLOT, bytes((record.slot,))))
@@ -240,17 +243,19 @@ def _encode_register(record: RegisterBroker) -> Encoded:
 
 def _encode_partition(record: Partition) -> Encoded:
     lists = (record.replicas, record.isr, record.removing, record.adding)
-    body = NUMBER.pack(record.number) + record.topic_id.bytes + b"".join(map(_numbers, lists))
+    body = (
+        NUMBER.pack(record.number) + record.topic_id.bytes + b"".join(map(_encode_numbers, lists))
+    )
     body += struct.pack(
         ">iii", record.leader, record.leader_epoch, record.partition_epoch
-    ) + _uuids(record.directories)
+    ) + _encode_uuids(record.directories)
     tags = []
     if record.recovering:
         tags.append((_RECOVERING, b"\1"))
     if record.elr:
-        tags.append((_ELR, _numbers(record.elr)))
+        tags.append((_ELR, _encode_numbers(record.elr)))
     if record.foreign:
-        tags.append((_LAST_KNOWN, _numbers(record.foreign)))
+        tags.append((_LAST_KNOWN, _encode_numbers(record.foreign)))
     if record.leader_incarnation is not None:
         tags.append((_LEADER_INCARNATION, record.leader_incarnation.bytes))
     return 2, body, tags
@@ -259,9 +264,9 @@ def _encode_partition(record: Partition) -> Encoded:
 def _encode_config(record: Config) -> Encoded:
     text = (
         _BYTE.pack(record.kind)
-        + _string(record.resource)
-        + _string(record.name)
-        + _nullable(record.value)
+        + _encode_string(record.resource)
+        + _encode_string(record.name)
+        + _encode_nullable(record.value)
     )
     return 0, text, []
 
@@ -273,7 +278,7 @@ _ENCODERS: Final[dict[int, Callable[..., Encoded]]] = {
         NUMBER.pack(record.node) + LONG.pack(record.broker_epoch),
         [],
     ),
-    Topic.TYPE: lambda record: (0, _string(record.name) + record.topic_id.bytes, []),
+    Topic.TYPE: lambda record: (0, _encode_string(record.name) + record.topic_id.bytes, []),
     Partition.TYPE: _encode_partition,
     Config.TYPE: _encode_config,
     RemoveTopic.TYPE: lambda record: (0, record.topic_id.bytes, []),
@@ -281,25 +286,25 @@ _ENCODERS: Final[dict[int, Callable[..., Encoded]]] = {
 }
 
 
-def _string(text: str) -> bytes:
+def _encode_string(text: str) -> bytes:
     data = text.encode()
     return uvarint(len(data) + 1) + data
 
 
-def _nullable(text: str | None) -> bytes:
-    return b"\0" if text is None else _string(text)
+def _encode_nullable(text: str | None) -> bytes:
+    return b"\0" if text is None else _encode_string(text)
 
 
-def _numbers(numbers: tuple[int, ...]) -> bytes:
+def _encode_numbers(numbers: tuple[int, ...]) -> bytes:
     return uvarint(len(numbers) + 1) + struct.pack(f">{len(numbers)}i", *numbers)
 
 
-def _uuids(ids: Iterable[UUID]) -> bytes:
-    found = [each.bytes for each in ids]
-    return uvarint(len(found) + 1) + b"".join(found)
+def _encode_uuids(ids: Iterable[UUID]) -> bytes:
+    texts = [uuid.bytes for uuid in ids]
+    return uvarint(len(texts) + 1) + b"".join(texts)
 
 
-def _tagged(fields: Iterable[tuple[int, bytes]]) -> bytes:
+def _encode_tags(fields: Iterable[tuple[int, bytes]]) -> bytes:
     ordered = sorted(fields)
     return uvarint(len(ordered)) + b"".join(
         uvarint(tag) + uvarint(len(data)) + data for tag, data in ordered
@@ -310,9 +315,7 @@ def _tagged(fields: Iterable[tuple[int, bytes]]) -> bytes:
 
 
 def decode(key: bytes, value: bytes | None) -> Record:
-    """The record of a key and a value. Raises CorruptRecordError and UnsupportedFormatError
-    (DECISION-5).
-    """
+    """The record of a key and a value. Raises CorruptRecordError and UnsupportedFormatError."""
     if value is None:
         if not key or key[0] not in _DECODERS:
             raise UnsupportedFormatError(
@@ -342,17 +345,17 @@ def _decode(reader: Flexible, size: int) -> Change:
         raise UnsupportedFormatError(
             "frame of a record of the decision log", expected=FRAME_VERSION, found=frame
         )
-    known = _DECODERS.get(kind)
-    if known is None:
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
         raise UnsupportedFormatError(
             "type of a record of the decision log", expected=sorted(_DECODERS), found=kind
         )
-    versions, body = known
+    versions, decode_body = decoder
     if version not in versions:
         raise UnsupportedFormatError(
             f"version of type {kind} in the decision log", expected=list(versions), found=version
         )
-    record = body(reader)
+    record = decode_body(reader)
     if reader.at != size:
         raise ValueError(f"{size - reader.at} bytes follow its end")
     return record
@@ -366,11 +369,11 @@ class _Fields:
         tags = [tag for tag, _ in fields]
         if tags != sorted(set(tags)):
             raise ValueError(f"tags are not ascending: {tags[:20]}")
-        self._left = dict(fields)
+        self._fields = dict(fields)
 
     def take(self, tag: int, read: Callable[[Flexible], Value]) -> Value | None:
         """The value of a field, None if it is absent."""
-        data = self._left.pop(tag, None)
+        data = self._fields.pop(tag, None)
         if data is None:
             return None
         reader = Flexible(data, 0)
@@ -381,18 +384,18 @@ class _Fields:
 
     def others(self) -> Tags:
         """The fields that were not taken."""
-        return tuple(self._left.items())
+        return tuple(self._fields.items())
 
 
-def _register(reader: Flexible) -> RegisterBroker:
-    node = _node(reader)
-    _unused(reader, 1, "a migration")
-    incarnation = _uuid(reader)
+def _decode_register(reader: Flexible) -> RegisterBroker:
+    node = _read_node(reader)
+    _check_unused(reader, 1, "a migration")
+    incarnation = _read_uuid(reader)
     broker_epoch = reader.take(LONG)[0]
-    _unused(reader, 2, "end points or features", b"\1\1")
+    _check_unused(reader, 2, "end points or features", b"\1\1")
     rack = reader.nullable()
-    _unused(reader, 1, "a fence")
-    leaving = _flag(reader)
+    _check_unused(reader, 1, "a fence")
+    leaving = _read_flag(reader)
     fields = _Fields(reader)
     directories = fields.take(_DIRECTORIES, _read_uuids) or ()
     cordoned = fields.take(_CORDONED, _read_uuids) or ()
@@ -400,54 +403,57 @@ def _register(reader: Flexible) -> RegisterBroker:
         raise ValueError(
             f"{len(directories)} log directories, {len(cordoned)} cordoned, for one node"
         )
-    voter = fields.take(_VOTER, _flag)
-    generation = fields.take(_GENERATION, _number)
+    voter = fields.take(_VOTER, _read_flag)
+    generation = fields.take(_GENERATION, _read_number)
     path = fields.take(_PATH, Flexible.string)
-    slot = fields.take(_SLOT, _slot) or 0
-    opening = fields.take(_OPENING, _uuid)
+    slot = fields.take(_SLOT, _read_slot) or 0
+    opening = fields.take(_OPENING, _read_uuid)
     others = fields.others()
     if generation is None or path is None or voter is None or generation < 0:
         raise ValueError("voter, generation or path is missing")
     return RegisterBroker(
-        node,
-        incarnation,
-        broker_epoch,
-        directories[0],
-        path,
-        rack,
-        voter,
-        not cordoned,
-        leaving,
-        generation,
-        slot,
-        opening,
-        others,
+        node=node,
+        incarnation=incarnation,
+        broker_epoch=broker_epoch,
+        directory=directories[0],
+        path=path,
+        rack=rack,
+        voter=voter,
+        replicas=not cordoned,
+        leaving=leaving,
+        generation=generation,
+        slot=slot,
+        opening=opening,
+        others=others,
     )
 
 
-def _partition(reader: Flexible) -> Partition:
-    number = _number(reader)
-    topic_id = _uuid(reader)
-    replicas, isr, removing, adding = (reader.numbers() for _ in range(4))
-    leader = _number(reader)
-    leader_epoch = _number(reader)
-    partition_epoch = _number(reader)
+def _decode_partition(reader: Flexible) -> Partition:
+    number = _read_number(reader)
+    topic_id = _read_uuid(reader)
+    replicas = reader.numbers()
+    isr = reader.numbers()
+    removing = reader.numbers()
+    adding = reader.numbers()
+    leader = _read_number(reader)
+    leader_epoch = _read_number(reader)
+    partition_epoch = _read_number(reader)
     directories = _read_uuids(reader)
     fields = _Fields(reader)
     record = Partition(
-        topic_id,
-        number,
-        replicas,
-        isr,
-        leader,
-        leader_epoch,
-        partition_epoch,
-        directories,
+        topic_id=topic_id,
+        number=number,
+        replicas=replicas,
+        isr=isr,
+        leader=leader,
+        leader_epoch=leader_epoch,
+        partition_epoch=partition_epoch,
+        directories=directories,
         elr=fields.take(_ELR, Flexible.numbers) or (),
         removing=removing,
         adding=adding,
-        recovering=fields.take(_RECOVERING, _flag) or False,
-        leader_incarnation=fields.take(_LEADER_INCARNATION, _uuid),
+        recovering=fields.take(_RECOVERING, _read_flag) or False,
+        leader_incarnation=fields.take(_LEADER_INCARNATION, _read_uuid),
         foreign=fields.take(_LAST_KNOWN, Flexible.numbers) or (),
         others=fields.others(),
     )
@@ -458,8 +464,8 @@ def _partition(reader: Flexible) -> Partition:
 
 
 def inconsistency(record: Partition) -> str:
-    """The first reason for which no decision can have produced this record (DECISION-4); empty if
-    there is none.
+    """The first reason for which no decision can have produced this record; empty if there is
+    none.
     """
     assigned = set(record.replicas)
     if min(record.number, record.leader_epoch, record.partition_epoch, *record.replicas, 0) < 0:
@@ -471,8 +477,9 @@ def inconsistency(record: Partition) -> str:
         "ISR": record.isr,
         "ELR": record.elr,
         "foreign": record.foreign,
+        "removing": record.removing,
+        "adding": record.adding,
     }
-    lists |= {"removing": record.removing, "adding": record.adding}
     for name, nodes in lists.items():
         if len(set(nodes)) != len(nodes) or not assigned.issuperset(nodes):
             return f"{name} has a node twice, or one that is not assigned"
@@ -485,15 +492,15 @@ def inconsistency(record: Partition) -> str:
     return ""
 
 
-def _topic(reader: Flexible) -> Topic:
-    return Topic(reader.string(), _uuid(reader), _Fields(reader).others())
+def _decode_topic(reader: Flexible) -> Topic:
+    return Topic(reader.string(), _read_uuid(reader), _Fields(reader).others())
 
 
-def _unregister(reader: Flexible) -> UnregisterBroker:
-    return UnregisterBroker(_node(reader), reader.take(LONG)[0], _Fields(reader).others())
+def _decode_unregister(reader: Flexible) -> UnregisterBroker:
+    return UnregisterBroker(_read_node(reader), reader.take(LONG)[0], _Fields(reader).others())
 
 
-def _config(reader: Flexible) -> Config:
+def _decode_config(reader: Flexible) -> Config:
     kind = reader.take(_BYTE)[0]
     resource = reader.string()
     name = reader.string()
@@ -501,39 +508,42 @@ def _config(reader: Flexible) -> Config:
 
 
 _DECODERS: Final[dict[int, tuple[tuple[int, ...], Callable[[Flexible], Change]]]] = {
-    RegisterBroker.TYPE: ((3, _CORDONED_VERSION), _register),
-    UnregisterBroker.TYPE: ((0,), _unregister),
-    Topic.TYPE: ((0,), _topic),
-    Partition.TYPE: ((2,), _partition),
-    Config.TYPE: ((0,), _config),
-    RemoveTopic.TYPE: ((0,), lambda reader: RemoveTopic(_uuid(reader), _Fields(reader).others())),
+    RegisterBroker.TYPE: ((3, _CORDONED_VERSION), _decode_register),
+    UnregisterBroker.TYPE: ((0,), _decode_unregister),
+    Topic.TYPE: ((0,), _decode_topic),
+    Partition.TYPE: ((2,), _decode_partition),
+    Config.TYPE: ((0,), _decode_config),
+    RemoveTopic.TYPE: (
+        (0,),
+        lambda reader: RemoveTopic(_read_uuid(reader), _Fields(reader).others()),
+    ),
     NoOp.TYPE: ((0,), lambda reader: NoOp(_Fields(reader).others())),
 }
 
 
-def _uuid(reader: Flexible) -> UUID:
+def _read_uuid(reader: Flexible) -> UUID:
     return UUID(bytes=reader.fixed(16))
 
 
-def _number(reader: Flexible) -> int:
+def _read_number(reader: Flexible) -> int:
     return reader.take(NUMBER)[0]
 
 
-def _node(reader: Flexible) -> int:
-    node = _number(reader)
+def _read_node(reader: Flexible) -> int:
+    node = _read_number(reader)
     if node < 0:
         raise ValueError(f"node {node}")
     return node
 
 
-def _flag(reader: Flexible) -> bool:
+def _read_flag(reader: Flexible) -> bool:
     byte = reader.fixed(1)[0]
     if byte > 1:
         raise ValueError(f"{byte} instead of 0 or 1")
     return bool(byte)
 
 
-def _slot(reader: Flexible) -> int:
+def _read_slot(reader: Flexible) -> int:
     slot = reader.fixed(1)[0]
     if not 0 < slot < SLOTS:
         raise ValueError(f"slot {slot}")
@@ -541,10 +551,10 @@ def _slot(reader: Flexible) -> int:
 
 
 def _read_uuids(reader: Flexible) -> tuple[UUID, ...]:
-    return tuple(_uuid(reader) for _ in range(reader.uvarint() - 1))
+    return tuple(_read_uuid(reader) for _ in range(reader.uvarint() - 1))
 
 
-def _unused(reader: Flexible, size: int, what: str, unset: bytes = b"\0") -> None:
-    """Reads a field of Kafka that no directory uses."""
+def _check_unused(reader: Flexible, size: int, name: str, unset: bytes = b"\0") -> None:
+    """Read a field of Kafka that no directory uses. Raises UnsupportedFormatError if it is set."""
     if reader.fixed(size) != unset:
-        raise UnsupportedFormatError(f"registration with {what} in the decision log")
+        raise UnsupportedFormatError(f"registration with {name} in the decision log")

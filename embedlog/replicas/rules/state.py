@@ -1,20 +1,20 @@
 """Computes the state of a set from the records of its decision log, and the views of partitions and
 replicas.
 
-STATE-1  a state is immutable; `apply` returns another one and leaves the old one unchanged
-STATE-2  a state depends only on the newest record of every key in the order of the log, so
-    compaction does not change it
-STATE-3  the states of partitions and replicas are views with the names of Kafka's controller:
-    computed, not stored
-STATE-4  a setting of a topic is its own, else the one of the resource "" of kind NODE, else the
-    default of its option
-STATE-5  no decision depends on the settings of a log: those of two processes may differ
-STATE-6  a setting of a topic is original while its newest record is that of the topic's creation.
-    Each process that knows the topic has always known this value. A later value may be unknown to a
-    process for any time, and earlier records lack it
-STATE-7  `removed` is the topic of the last deletion that the records of the log show. Compaction may
-    remove its record, so it is compared only with that of an earlier state: if both are equal, no
-    topic was deleted between them
+- A state is immutable; `apply` returns another one and leaves the old one unchanged.
+- A state depends only on the newest record of every key in the order of the log, so compaction does
+  not change it.
+- The states of partitions and replicas are views with the names of Kafka's controller: computed,
+  not stored.
+- A setting of a topic is its own, else the one of the resource "" of kind NODE, else the default of
+  its option.
+- No decision depends on the settings of a log: those of two processes may differ.
+- A setting of a topic is original while its newest record is that of the topic's creation. Each
+  process that knows the topic has always known this value. A later value may be unknown to a
+  process for any time, and earlier records lack it.
+- `removed` is the topic of the last deletion that the records of the log show. Compaction may
+  remove its record, so it is compared only with that of an earlier state: if both are equal, no
+  topic was deleted between them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from uuid import UUID
 
 from embedlog.config.options import parse
 from embedlog.config.topic import TopicConfig
-from embedlog.replicas.rules.events import Found, Observed, Place
+from embedlog.replicas.rules.events import Condition, Observed, Place
 from embedlog.replicas.rules.records import (
     NODE,
     ORIGINAL,
@@ -67,76 +67,73 @@ class State:
     topics: Mapping[UUID, Topic] = field(default_factory=lambda: MappingProxyType({}))
     partitions: Mapping[Place, Partition] = field(default_factory=lambda: MappingProxyType({}))
     settings: Mapping[Setting, str] = field(default_factory=lambda: MappingProxyType({}))
-    original: frozenset[Setting] = frozenset()  # of the settings (STATE-6)
+    original: frozenset[Setting] = frozenset()  # of the settings
     highest_node: int = -1
     removed: UUID | None = field(default=None, compare=False)  # STATE-7
 
     @property
     def voters(self) -> tuple[int, ...]:
         """The nodes of which a majority decides."""
-        return tuple(sorted(node for node, each in self.nodes.items() if each.voter))
+        return tuple(sorted(node for node, member in self.nodes.items() if member.voter))
 
     @property
     def generation(self) -> int:
         """The generation of the set."""
-        return max((each.generation for each in self.nodes.values()), default=0)
+        return max((member.generation for member in self.nodes.values()), default=0)
 
-    def usable(self) -> dict[int, str | None]:
+    def usable_racks(self) -> dict[int, str | None]:
         """The nodes that take replicas, with their racks."""
         return {
-            node: each.rack
-            for node, each in sorted(self.nodes.items())
-            if each.replicas and not each.leaving
+            node: member.rack
+            for node, member in sorted(self.nodes.items())
+            if member.replicas and not member.leaving
         }
 
     def partitions_of(self, topic_id: UUID) -> list[Partition]:
         """The partitions of a topic by number."""
-        found = [each for (topic, _), each in self.partitions.items() if topic == topic_id]
-        return sorted(found, key=lambda partition: partition.number)
+        partitions = [
+            partition for partition in self.partitions.values() if partition.topic_id == topic_id
+        ]
+        return sorted(partitions, key=lambda partition: partition.number)
 
     def config(self, topic: str) -> TopicConfig:
-        """The settings of a topic that decisions depend on (STATE-4). Raises ConfigError for a
-        stored value out of range.
+        """The settings of a topic that decisions depend on. Raises ConfigError for a stored value
+        out of range.
         """
-        values = (
-            (name, self.settings.get((TOPIC, topic, name), self.settings.get((NODE, "", name))))
-            for name in _DECISIVE
-        )
-        return _parsed(tuple((name, value) for name, value in values if value is not None))
+        decided = list[tuple[str, str]]()
+        for name in _DECISIVE:
+            value = self.settings.get((TOPIC, topic, name), self.settings.get((NODE, "", name)))
+            if value is not None:
+                decided.append((name, value))
+        return _parse(tuple(decided))
 
-    def required(self, partition: Partition, default: int = 1) -> int:
+    def required_size(self, partition: Partition, default: int = 1) -> int:
         """The size of the ISR from which records are committed: `min.insync.replicas`, at most the
         number of replicas.
 
-        `default`: that of a process, for its own appends to a topic without a decided value
-        (STATE-5).
+        `default`: that of a process, for its own appends to a topic without a decided value.
         """
         topic = self.topics.get(partition.topic_id)
-        decided = topic is not None and self._decides(topic.name, LEAST)
-        least = (
-            self.config(topic.name).min_insync_replicas
-            if topic is not None and decided
-            else default
-        )
+        least = default
+        if topic is not None and self._has_decision(topic.name, LEAST):
+            least = self.config(topic.name).min_insync_replicas
         return min(least, len(partition.replicas))
 
-    def unclean(self, topic: str) -> bool | None:
+    def allows_unclean(self, topic: str) -> bool | None:
         """Whether a replica outside the ISR may lead without a request, as decided for the topic;
         None without a decision.
         """
-        return (
-            self.config(topic).unclean_leader_election_enable
-            if self._decides(topic, UNCLEAN)
-            else None
-        )
+        if not self._has_decision(topic, UNCLEAN):
+            return None
+        return self.config(topic).unclean_leader_election_enable
 
-    def _decides(self, topic: str, name: str) -> bool:
+    def _has_decision(self, topic: str, name: str) -> bool:
         """Whether there is a decision about a setting of a topic, or about that of all topics."""
         return (TOPIC, topic, name) in self.settings or (NODE, "", name) in self.settings
 
-    def durable(self, partition: Partition) -> bool:
-        """Whether every record of the topic was synced before its acknowledgement, in each process
-        (STATE-6).
+    def is_durable(self, partition: Partition) -> bool:
+        """Whether every record of the topic was synced before its acknowledgement, in each
+        process.
         """
         topic = self.topics.get(partition.topic_id)
         if topic is None or (TOPIC, topic.name, _FLUSH) not in self.original:
@@ -145,7 +142,7 @@ class State:
 
 
 @lru_cache(maxsize=256)
-def _parsed(settings: tuple[tuple[str, str], ...]) -> TopicConfig:
+def _parse(settings: tuple[tuple[str, str], ...]) -> TopicConfig:
     return parse(TopicConfig, dict(settings))
 
 
@@ -209,14 +206,16 @@ class Draft:
         self._removed = topic_id
         topic = self._topics.pop(topic_id, None)
         self._partitions = {
-            place: each for place, each in self._partitions.items() if place[0] != topic_id
+            place: partition
+            for place, partition in self._partitions.items()
+            if partition.topic_id != topic_id
         }
         if topic is not None:
-            gone = (TOPIC, topic.name)
+            resource = (TOPIC, topic.name)
             self._settings = {
-                key: value for key, value in self._settings.items() if key[:2] != gone
+                key: value for key, value in self._settings.items() if key[:2] != resource
             }
-            self._original = {key for key in self._original if key[:2] != gone}
+            self._original = {key for key in self._original if key[:2] != resource}
 
     def state(self) -> State:
         """The state now. It must not be used after the next `apply`: both have the same
@@ -269,7 +268,9 @@ def partition_state(
         return PartitionState.NON_EXISTENT
     if not installed:
         return PartitionState.NEW
-    return PartitionState.ONLINE if serves(state, partition, seen) else PartitionState.OFFLINE
+    if serves(state, partition, seen):
+        return PartitionState.ONLINE
+    return PartitionState.OFFLINE
 
 
 def replica_state(
@@ -295,30 +296,31 @@ def serves(state: State, partition: Partition, seen: Observed) -> bool:
     """Whether the leader is complete, and its directory has the incarnation in which it was
     elected.
     """
-    complete = found(state, seen, partition.leader) is Found.COMPLETE
-    return complete and state.nodes[partition.leader].incarnation == partition.leader_incarnation
+    is_complete = condition_of(state, seen, partition.leader) is Condition.COMPLETE
+    return is_complete and state.nodes[partition.leader].incarnation == partition.leader_incarnation
 
 
-def found(state: State, seen: Observed, node: int) -> Found:
-    """The observed state of a node's replica, away if it was observed in another incarnation
-    (EVENT-2).
-    """
+def condition_of(state: State, seen: Observed, node: int) -> Condition:
+    """The observed state of a node's replica, away if it was observed in another incarnation."""
     registered = state.nodes.get(node)
     replica = seen.get(node)
     if registered is None or replica is None or replica.incarnation != registered.incarnation:
-        return Found.AWAY
-    return replica.found
+        return Condition.AWAY
+    return replica.condition
 
 
 def throttle_of(partition: Partition) -> int | None:
     """Bytes per second for the copies of a reassignment; None without a limit."""
-    found = dict(partition.others).get(_THROTTLE)
-    return int(_RATE.unpack(found)[0]) if found is not None and len(found) == _RATE.size else None
+    data = dict(partition.others).get(_THROTTLE)
+    if data is None or len(data) != _RATE.size:
+        return None
+    return int(_RATE.unpack(data)[0])
 
 
-def throttled(partition: Partition, throttle: int | None) -> Partition:
+def with_throttle(partition: Partition, throttle: int | None) -> Partition:
     """The partition with another limit."""
-    others = tuple(each for each in partition.others if each[0] != _THROTTLE)
+    fields = [(tag, data) for tag, data in partition.others if tag != _THROTTLE]
     if throttle is not None:
-        others = tuple(sorted((*others, (_THROTTLE, _RATE.pack(throttle)))))
-    return replace(partition, others=others)
+        fields.append((_THROTTLE, _RATE.pack(throttle)))
+        fields.sort()
+    return replace(partition, others=tuple(fields))

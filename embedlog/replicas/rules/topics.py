@@ -1,25 +1,23 @@
 """Decides about topics and settings.
 
-TOPICS-1  partitions are placed on the usable directories that answer, by the formulas of
-    `placement`; on all usable ones if too few answer
-TOPICS-2  in a new partition all live replicas are in the ISR, and the first one leads
-TOPICS-3  a deletion removes the topic, its partitions and its settings in one decision; the keys of
-    them become tombstones
-TOPICS-4  a change of `min.insync.replicas` ends the ELR of each partition whose ISR is now large
-    enough. From then on records are committed that the members of the ELR do not have. The change
-    is refused while such a partition has no complete leader. Until then a member of the ELR may
-    have the only copy of a committed record
-TOPICS-5  a topic of the first directory keeps its id and its settings; that directory is the only
-    replica and leads
-TOPICS-6  a change of `min.insync.replicas` that makes an ISR large enough, or too small, is a
-    decision about its partition, too. Only a decision brings the setting into the page of the
-    leader
-TOPICS-7  the records of the settings of a new topic show that it was created with them (STATE-6).
-    Those of a change do not, nor those of a topic of the first directory: that one may have been
-    changed before
-TOPICS-8  a topic is created only if no topic was deleted since the creating process began to delete
-    the offsets of its name. One of this name that was created and deleted meanwhile can have
-    committed offsets, which its own deletion would leave to the new topic
+- Partitions are placed on the usable directories that answer, by the formulas of `placement`; on
+  all usable ones if too few answer.
+- In a new partition all live replicas are in the ISR, and the first one leads.
+- A deletion removes the topic, its partitions and its settings in one decision; the keys of them
+  become tombstones.
+- A change of `min.insync.replicas` ends the ELR of each partition whose ISR is now large enough.
+  From then on records are committed that the members of the ELR do not have. The change is refused
+  while such a partition has no complete leader. Until then a member of the ELR may have the only
+  copy of a committed record.
+- A topic of the first directory keeps its id and its settings; that directory is the only replica
+  and leads.
+- A change of `min.insync.replicas` that makes an ISR large enough, or too small, is a decision
+  about its partition, too. Only a decision brings the setting into the page of the leader.
+- The records of the settings of a new topic show that it was created with them. Those of a change
+  do not, nor those of a topic of the first directory: that one may have been changed before.
+- A topic is created only if no topic was deleted since the creating process began to delete the
+  offsets of its name. One of this name that was created and deleted meanwhile can have committed
+  offsets, which its own deletion would leave to the new topic.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from embedlog.errors import (
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
 )
-from embedlog.replicas.rules.elections import Decision, changed
+from embedlog.replicas.rules.elections import Decision, change_partition
 from embedlog.replicas.rules.events import (
     CreatePartitions,
     CreateTopic,
@@ -62,7 +60,7 @@ from embedlog.replicas.rules.state import State, apply_all, serves
 
 def create_topic(state: State, event: CreateTopic) -> Decision:
     """A topic with its settings and partitions."""
-    folded = {each.name.replace(".", "_") for each in state.topics.values()}
+    folded = {topic.name.replace(".", "_") for topic in state.topics.values()}
     if event.topic_id in state.topics or event.name.replace(".", "_") in folded:
         return Refusal.TOPIC_ALREADY_EXISTS
     if event.removed != state.removed:
@@ -89,28 +87,29 @@ def create_topic(state: State, event: CreateTopic) -> Decision:
         Config(TOPIC, event.name, name, value, (ORIGINAL,))
         for name, value in sorted(event.config.items())
     ]
-    partitions = _new(state, topic, assignment, event.live)
-    return partitions if isinstance(partitions, Refusal) else (topic, *configs, *partitions)
+    partitions = _new_partitions(state, topic, assignment, event.live)
+    if isinstance(partitions, Refusal):
+        return partitions
+    return (topic, *configs, *partitions)
 
 
 def held_records(directory: RegisterBroker, held: Iterable[HeldTopic]) -> Iterator[Record]:
-    """The topics of the first directory of a set (TOPICS-5)."""
+    """The topics of the first directory of a set."""
     node = directory.node
-    for each in held:
-        yield Topic(each.name, each.topic_id)
-        yield from (
-            Config(TOPIC, each.name, name, value) for name, value in sorted(each.config.items())
-        )
-        for number, epoch in enumerate(each.epochs):
+    for topic in held:
+        yield Topic(topic.name, topic.topic_id)
+        for name, value in sorted(topic.config.items()):
+            yield Config(TOPIC, topic.name, name, value)
+        for number, epoch in enumerate(topic.epochs):
             yield Partition(
-                each.topic_id,
-                number,
-                (node,),
-                (node,),
-                node,
-                epoch,
-                0,
-                (directory.directory,),
+                topic_id=topic.topic_id,
+                number=number,
+                replicas=(node,),
+                isr=(node,),
+                leader=node,
+                leader_epoch=epoch,
+                partition_epoch=0,
+                directories=(directory.directory,),
                 leader_incarnation=directory.incarnation,
             )
 
@@ -123,73 +122,84 @@ def create_partitions(state: State, event: CreatePartitions) -> Decision:
         return Refusal.UNKNOWN_TOPIC_OR_PARTITION
     if event.total <= len(present):
         return Refusal.INVALID_PARTITIONS
-    existing = [[node for node in each.replicas if node not in each.removing] for each in present]
+    existing = [
+        [node for node in partition.replicas if node not in partition.removing]
+        for partition in present
+    ]
+    factor = len(existing[0])
     assignment = event.assignment
     if assignment is None:
         try:
-            assignment = extend(
-                _targets(state, event.live, len(existing[0])), existing, event.total
-            )
+            assignment = extend(_targets(state, event.live, factor), existing, event.total)
         except (InvalidReplicationFactorError, InvalidReplicaAssignmentError) as problem:
             return _REFUSALS[type(problem)]
     if len(assignment) != event.total - len(present):
         return Refusal.INVALID_REPLICA_ASSIGNMENT
-    return _new(state, topic, assignment, event.live, first=len(present), factor=len(existing[0]))
+    return _new_partitions(state, topic, assignment, event.live, first=len(present), factor=factor)
 
 
 def delete_topic(state: State, event: DeleteTopic) -> Decision:
-    """No topic (TOPICS-3)."""
+    """Remove a topic, its partitions and its settings in one decision."""
     topic = state.topics.get(event.topic_id)
     if topic is None:
         return Refusal.UNKNOWN_TOPIC_OR_PARTITION
-    gone: list[Record] = [topic, *state.partitions_of(event.topic_id)]
+    removed: list[Record] = [topic, *state.partitions_of(event.topic_id)]
     names = sorted(
         name for kind, resource, name in state.settings if (kind, resource) == (TOPIC, topic.name)
     )
-    gone += [Config(TOPIC, topic.name, name, None) for name in names]
-    return RemoveTopic(event.topic_id), *(Tombstone(key_of(each)) for each in gone)
+    removed += [Config(TOPIC, topic.name, name, None) for name in names]
+    return (RemoveTopic(event.topic_id), *(Tombstone(key_of(record)) for record in removed))
 
 
 def set_config(state: State, event: SetConfig) -> Decision:
-    """Other settings, and the ends of ELRs that follow from them (TOPICS-4)."""
+    """Other settings, and the ends of ELRs that follow from them."""
     if event.kind == TOPIC:
-        if event.resource not in {each.name for each in state.topics.values()}:
+        if event.resource not in {topic.name for topic in state.topics.values()}:
             return Refusal.UNKNOWN_TOPIC_OR_PARTITION
     elif (event.kind, event.resource) != (NODE, ""):
         return Refusal.INVALID_REQUEST
-    if not _is_allowed({name: value for name, value in event.changes.items() if value is not None}):
+    new_values = {name: value for name, value in event.changes.items() if value is not None}
+    if not _is_allowed(new_values):
         return Refusal.INVALID_CONFIG
     records: list[Record] = []
     for name, value in sorted(event.changes.items()):
         if state.settings.get((event.kind, event.resource, name)) != value:
             records.append(Config(event.kind, event.resource, name, value))
     after = apply_all(state, records)
-    ended = _ended(after)
-    if not all(
-        serves(state, each, event.seen.get((each.topic_id, each.number), {})) for each in ended
-    ):
-        return Refusal.LEADER_NOT_AVAILABLE
-    others = _affected(state, after)
-    return (
-        *records,
-        *(changed(after, each, isr=each.isr, recovering=each.recovering) for each in ended),
-        *(
-            changed(after, each, isr=each.isr, eligible=each.elr, recovering=each.recovering)
-            for each in others
-        ),
-    )
+    ended = _with_needless_elr(after)
+    for partition in ended:
+        seen = event.seen.get((partition.topic_id, partition.number), {})
+        if not serves(state, partition, seen):
+            return Refusal.LEADER_NOT_AVAILABLE
+    records += [
+        change_partition(after, partition, isr=partition.isr, recovering=partition.recovering)
+        for partition in ended
+    ]
+    records += [
+        change_partition(
+            after,
+            partition,
+            isr=partition.isr,
+            eligible=partition.elr,
+            recovering=partition.recovering,
+        )
+        for partition in _with_another_need(state, after)
+    ]
+    return tuple(records)
 
 
 def _targets(state: State, live: Iterable[int], least: int) -> Racks:
-    """The directories for new replicas: those that answer; all of them if fewer than `least` answer
-    (TOPICS-1).
+    """The directories for new replicas: those that answer; all of them if fewer than `least`
+    answer.
     """
-    usable = state.usable()
-    found = {node: rack for node, rack in usable.items() if node in live}
-    return found if len(found) >= least else usable
+    usable = state.usable_racks()
+    answering = {node: rack for node, rack in usable.items() if node in live}
+    if len(answering) < least:
+        return usable
+    return answering
 
 
-def _new(
+def _new_partitions(
     state: State,
     topic: Topic,
     assignment: Assignment,
@@ -197,52 +207,54 @@ def _new(
     first: int = 0,
     factor: int | None = None,
 ) -> tuple[Partition, ...] | Refusal:
-    """New partitions (TOPICS-2)."""
-    usable = state.usable()
-    factor = len(assignment[0]) if factor is None else factor
-    found = []
+    """New partitions."""
+    usable = state.usable_racks()
+    if factor is None:
+        factor = len(assignment[0])
+    partitions = []
     for number, replicas in enumerate(assignment, first):
         isr = tuple(node for node in replicas if node in live)
-        even = len(replicas) == len(set(replicas)) == factor
-        if not even or not isr or not usable.keys() >= set(replicas):
+        is_even = len(replicas) == len(set(replicas)) == factor
+        if not is_even or not isr or not usable.keys() >= set(replicas):
             return Refusal.INVALID_REPLICA_ASSIGNMENT
         directories = tuple(state.nodes[node].directory for node in replicas)
-        incarnation = state.nodes[isr[0]].incarnation
-        found.append(
+        leader = isr[0]
+        partitions.append(
             Partition(
-                topic.topic_id,
-                number,
-                replicas,
-                isr,
-                isr[0],
-                0,
-                0,
-                directories,
-                leader_incarnation=incarnation,
+                topic_id=topic.topic_id,
+                number=number,
+                replicas=replicas,
+                isr=isr,
+                leader=leader,
+                leader_epoch=0,
+                partition_epoch=0,
+                directories=directories,
+                leader_incarnation=state.nodes[leader].incarnation,
             )
         )
-    return tuple(found)
+    return tuple(partitions)
 
 
-def _ended(state: State) -> list[Partition]:
-    """The partitions whose ISR is large enough, although they have an ELR (TOPICS-4)."""
+def _with_needless_elr(state: State) -> list[Partition]:
+    """The partitions whose ISR is large enough, although they have an ELR."""
     return [
-        each
-        for each in state.partitions.values()
-        if each.elr and len(each.isr) >= state.required(each)
+        partition
+        for partition in state.partitions.values()
+        if partition.elr and len(partition.isr) >= state.required_size(partition)
     ]
 
 
-def _affected(state: State, after: State) -> list[Partition]:
-    """The partitions, without those of TOPICS-4, whose ISR is large enough in one of the two states
-    only (TOPICS-6).
+def _with_another_need(state: State, after: State) -> list[Partition]:
+    """The partitions whose ISR is large enough in one of the two states only, without those whose
+    ELR ends.
     """
-    found = []
-    for each in after.partitions.values():
-        was_small, is_small = (len(each.isr) < one.required(each) for one in (state, after))
-        if was_small != is_small and (is_small or not each.elr):
-            found.append(each)
-    return found
+    affected = []
+    for partition in after.partitions.values():
+        was_small = len(partition.isr) < state.required_size(partition)
+        is_small = len(partition.isr) < after.required_size(partition)
+        if was_small != is_small and (is_small or not partition.elr):
+            affected.append(partition)
+    return affected
 
 
 def _is_allowed(config: Mapping[str, str]) -> bool:

@@ -1,14 +1,14 @@
 """This module compares the committed records of a replica with those of its leader.
 
-COMPARISON-1  all bytes from the larger log start up to the smaller end are read with every check of
-    a reader, and compared
-COMPARISON-2  each replica of a compacted topic is compacted on its own: there the last value of
-    each key is compared, with its offset. Deleted keys and aborted transactions do not count
-COMPARISON-3  a chunk that cannot be read is read again in the shortest pieces that have a digest:
-    the difference begins at the first unreadable piece
-COMPARISON-4  no lock is held. A log start that moves during the comparison moves the comparison
-COMPARISON-5  a segment without a file is damage, also if an open descriptor still reads it. Such a
-    replica begins again
+- All bytes from the larger log start up to the smaller end are read with every check of a reader,
+  and compared.
+- Each replica of a compacted topic is compacted on its own: there the last value of each key is
+  compared, with its offset. Deleted keys and aborted transactions do not count.
+- A chunk that cannot be read is read again in the shortest pieces that have a digest: the
+  difference begins at the first unreadable piece.
+- No lock is held. A log start that moves during the comparison moves the comparison.
+- A segment without a file is damage, also if an open descriptor still reads it. Such a replica
+  begins again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,13 @@ CHUNK_BYTES: Final = 1 << 20
 DIGEST_BYTES: Final = 16
 
 Note = Callable[[int], object]  # gets the number of bytes that were compared
-Last = dict[bytes, tuple[int, bytes]]  # by key: the offset and the digest of its last value
+
+
+class LastValue(NamedTuple):
+    """The last value of a key: its offset and its digest."""
+
+    offset: int
+    digest: bytes
 
 
 class Difference(NamedTuple):
@@ -79,34 +85,33 @@ def compare(
     """
     if leader.config.compacted:
         end = min(_stable_end(leader), _stable_end(follower))
-        return _damage(follower, end, note) or _different_keys(leader, follower, end, note)
-    return _different_bytes(
-        leader, follower, min(leader.published().high_watermark, follower.published().log_end), note
-    )
+        damage = _find_damage(follower, end, note)
+        if damage is not None:
+            return damage
+        return _compare_keys(leader, follower, end, note)
+    end = min(leader.published().high_watermark, follower.published().log_end)
+    return _compare_bytes(leader, follower, end, note)
 
 
 def check(partition: Partition, first: int) -> None:
     """Read the records of a leader from an offset up to the high watermark. Raises
     SourceDamagedError.
     """
-    found = _damage(partition, partition.published().high_watermark, lambda size: None, first)
-    if found is not None:
-        raise SourceDamagedError(found)
+    end = partition.published().high_watermark
+    damage = _find_damage(partition, end, lambda size: None, first)
+    if damage is not None:
+        raise SourceDamagedError(damage)
 
 
 def _stable_end(partition: Partition) -> int:
     now = partition.published()
-    return (
-        now.high_watermark
-        if now.first_unstable < 0
-        else min(now.high_watermark, now.first_unstable)
-    )
+    if now.first_unstable < 0:
+        return now.high_watermark
+    return min(now.high_watermark, now.first_unstable)
 
 
 def _read(partition: Partition, at: int, end: int) -> Fetched:
-    """The batches from an offset on. Raises _Damaged if the first one cannot be read (COMPARISON-3,
-    COMPARISON-5).
-    """
+    """The batches from an offset on. Raises _Damaged if the first one cannot be read."""
     try:
         fetched = partition.replica.read(at, CHUNK_BYTES, end)
     except CorruptRecordError:
@@ -119,7 +124,7 @@ def _read(partition: Partition, at: int, end: int) -> Fetched:
     try:
         return partition.replica.read(at, 1, end)
     except CorruptRecordError as problem:
-        raise _Damaged(at, _file(partition, problem), str(problem)) from problem
+        raise _Damaged(at, _damaged_file(partition, problem), str(problem)) from problem
 
 
 def _as_damage(partition: Partition, at: int, problem: StorageError) -> _Damaged | StorageError:
@@ -132,103 +137,98 @@ def _as_damage(partition: Partition, at: int, problem: StorageError) -> _Damaged
         or Path(problem.path).parent != partition.path
     ):
         return problem
-    return (
-        problem
-        if not files.is_directory(partition.path)
-        else _Damaged(at, Path(problem.path), str(problem), anew=True)
-    )
+    if not files.is_directory(partition.path):
+        return problem
+    return _Damaged(at, Path(problem.path), str(problem), anew=True)
 
 
 def _check_files(partition: Partition, at: int) -> None:
     """Raise _Damaged if the segment with an offset was removed. Its open descriptor reads it
-    further (COMPARISON-5).
+    further.
     """
     missing = partition.replica.missing_segment(at)
     if missing is not None and partition.published().log_start <= at:
         raise _Damaged(at, missing, "the segment is missing", anew=True)
 
 
-def _file(partition: Partition, problem: CorruptRecordError) -> Path:
-    return partition.path if problem.path is None else partition.path / problem.path
+def _damaged_file(partition: Partition, problem: CorruptRecordError) -> Path:
+    if problem.path is None:
+        return partition.path
+    return partition.path / problem.path
 
 
-def _damage(partition: Partition, end: int, note: Note, first: int = 0) -> Difference | None:
+def _find_damage(partition: Partition, end: int, note: Note, first: int = 0) -> Difference | None:
     """The damage of a replica below an offset."""
-    at = first
-    while (at := max(at, partition.published().log_start)) < end:
+    offset = max(first, partition.published().log_start)
+    while offset < end:
         try:
-            fetched = _read(partition, at, end)
+            fetched = _read(partition, offset, end)
         except OffsetOutOfRangeError:
-            if partition.published().log_start > at:
-                continue
-            raise
-        except _Damaged as found:
-            return found.difference(end)
+            log_start = partition.published().log_start
+            if log_start <= offset:
+                raise
+            offset = log_start
+            continue
+        except _Damaged as damage:
+            return damage.difference(end)
         if not len(fetched.batches):
             return None
         note(len(fetched.data))
-        at = fetched.next_offset
+        offset = max(fetched.next_offset, partition.published().log_start)
     return None
 
 
 # ---- bytes ---------------------------------------------------------------------------------------
 
 
-def _different_bytes(
+def _compare_bytes(
     leader: Partition, follower: Partition, end: int, note: Note
 ) -> Difference | None:
-    at = 0
-    while (at := max(at, leader.published().log_start, follower.published().log_start)) < end:
+    next_offset = 0
+    while True:
+        # a log start that has moved moves the comparison
+        offset = max(next_offset, leader.published().log_start, follower.published().log_start)
+        if offset >= end:
+            return None
         try:
-            ours = _read(leader, at, end)
+            ours = _read(leader, offset, end)
         except OffsetOutOfRangeError:
-            if leader.published().log_start > at:
+            if leader.published().log_start > offset:
                 continue
             raise
-        except _Damaged as found:
-            raise SourceDamagedError(found.difference(end)) from found
+        except _Damaged as damage:
+            raise SourceDamagedError(damage.difference(end)) from damage
         try:
-            theirs = _read(follower, at, end)
+            theirs = _read(follower, offset, end)
         except OffsetOutOfRangeError:
-            if follower.published().log_start > at:
+            if follower.published().log_start > offset:
                 continue
             raise
-        except _Damaged as found:
-            return found.difference(end)
+        except _Damaged as damage:
+            return damage.difference(end)
         if not len(ours.batches) and not len(theirs.batches):
             return None
         if not len(theirs.batches) or not len(ours.batches):
-            return Difference(
-                "different",
-                follower.path,
-                at,
-                end,
-                f"only one of both logs has records at offset {at}",
-            )
-        found_at = _first_different(ours, theirs)
-        if found_at is not None:
-            return Difference(
-                "different",
-                theirs.path,
-                found_at,
-                end,
-                f"other bytes than the leader from offset {found_at} on",
-            )
-        at = min(ours.next_offset, theirs.next_offset)
+            text = f"only one of both logs has records at offset {offset}"
+            return Difference("different", follower.path, offset, end, text)
+        different_offset = _find_first_different(ours, theirs)
+        if different_offset is not None:
+            text = f"other bytes than the leader from offset {different_offset} on"
+            return Difference("different", theirs.path, different_offset, end, text)
+        next_offset = min(ours.next_offset, theirs.next_offset)
         note(min(len(ours.data), len(theirs.data)))
-    return None
 
 
-def _first_different(ours: Fetched, theirs: Fetched) -> int | None:
+def _find_first_different(ours: Fetched, theirs: Fetched) -> int | None:
     """The offset of the first batch with other bytes; the shorter chunk is compared."""
-    one = _bytes_of(ours)
-    other = _bytes_of(theirs)
-    size = min(len(one), len(other))
-    wrong = np.flatnonzero(one[:size] != other[:size])
-    if not len(wrong):
+    our_bytes = _bytes_of(ours)
+    their_bytes = _bytes_of(theirs)
+    size = min(len(our_bytes), len(their_bytes))
+    different = np.flatnonzero(our_bytes[:size] != their_bytes[:size])
+    if not len(different):
         return None
     positions = ours.batches["position"] - ours.batches["position"][0]
-    row = int(np.searchsorted(positions, wrong[0], "right")) - 1
+    row = int(np.searchsorted(positions, different[0], "right")) - 1
     return int(ours.batches["base_offset"][row])
 
 
@@ -243,47 +243,55 @@ def _bytes_of(fetched: Fetched) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 # ---- keys ----------------------------------------------------------------------------------------
 
 
-def _different_keys(
+def _compare_keys(
     leader: Partition, follower: Partition, end: int, note: Note
 ) -> Difference | None:
-    """COMPARISON-2."""
-    damage = _damage(leader, end, note)
+    """The difference of two compacted logs: the last value of a key, or its offset."""
+    damage = _find_damage(leader, end, note)
     if damage is not None:
         raise SourceDamagedError(damage)
-    ours = _last_values(leader, end, note)
-    theirs = _last_values(follower, end, note)
+    ours = _read_last_values(leader, end, note)
+    theirs = _read_last_values(follower, end, note)
     start = max(leader.published().log_start, follower.published().log_start)
-    wrong = [
-        max(ours.get(key, (0,))[0], theirs.get(key, (0,))[0])
-        for key in ours.keys() | theirs.keys()
-        if ours.get(key) != theirs.get(key)
-    ]
-    wrong = [offset for offset in wrong if offset >= start]
-    if not wrong:
+    offsets = list[int]()  # of the keys with different values
+    for key in ours.keys() | theirs.keys():
+        if ours.get(key) == theirs.get(key):
+            continue
+        our_offset = ours[key].offset if key in ours else 0
+        their_offset = theirs[key].offset if key in theirs else 0
+        offset = max(our_offset, their_offset)
+        if offset >= start:
+            offsets.append(offset)
+    if not offsets:
         return None
-    text = f"{len(wrong)} keys with another last value than in the leader"
-    return Difference("different", follower.path, min(wrong), end, text, anew=True)
+    text = f"{len(offsets)} keys with another last value than in the leader"
+    return Difference("different", follower.path, min(offsets), end, text, anew=True)
 
 
-def _last_values(partition: Partition, end: int, note: Note) -> Last:
-    found: Last = {}
-    at = 0
-    while (at := max(at, partition.published().log_start)) < end:
+def _read_last_values(partition: Partition, end: int, note: Note) -> dict[bytes, LastValue]:
+    """The last value of each key below an offset."""
+    values: dict[bytes, LastValue] = {}
+    offset = partition.published().log_start
+    while offset < end:
         try:
-            fetched = partition.fetch(at, max_bytes=CHUNK_BYTES, isolation=READ_COMMITTED, upto=end)
+            fetched = partition.fetch(
+                offset, max_bytes=CHUNK_BYTES, isolation=READ_COMMITTED, upto=end
+            )
         except OffsetOutOfRangeError:
-            if partition.published().log_start > at:
-                continue
-            raise
+            log_start = partition.published().log_start
+            if log_start <= offset:
+                raise
+            offset = log_start
+            continue
         if not len(fetched.batches):
             break
-        _take(found, fetched, end)
+        _note_last_values(values, fetched, end)
         note(len(fetched.data))
-        at = fetched.next_offset
-    return found
+        offset = max(fetched.next_offset, partition.published().log_start)
+    return values
 
 
-def _take(found: Last, fetched: Fetched, end: int) -> None:
+def _note_last_values(values: dict[bytes, LastValue], fetched: Fetched, end: int) -> None:
     """Note the last values of a chunk; a deleted key is removed."""
     aborts = record_batch.aborts(fetched.data, fetched.batches) if fetched.aborted else None
     batches = filter_visible(fetched.batches, fetched.aborted, aborts)
@@ -297,6 +305,7 @@ def _take(found: Last, fetched: Fetched, end: int) -> None:
             if key is None or offset >= end:
                 continue
             if value is None:
-                found.pop(key, None)
+                values.pop(key, None)
             else:
-                found[key] = offset, hashlib.blake2b(value, digest_size=DIGEST_BYTES).digest()
+                digest = hashlib.blake2b(value, digest_size=DIGEST_BYTES).digest()
+                values[key] = LastValue(offset, digest)

@@ -1,9 +1,8 @@
 """This module checks the copies of the decision log, and makes damaged ones again.
 
-DECISIONCOPIES-1  every record of a copy is read with all checks. The copies are not compared: a
-    decision brings them to one log
-DECISIONCOPIES-2  a copy in a directory that fails is not checked: the directory is described with
-    its problem
+- Every record of a copy is read with all checks. The copies are not compared: a decision brings
+  them to one log.
+- A copy in a directory that fails is not checked: the directory is described with its problem.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from embedlog.replicas.decisions.copy_renewal import Damage, damage_of
 from embedlog.replicas.rules.records import LOG
 
 if TYPE_CHECKING:
-    from embedlog.replicas.members.member_directories import Opened
+    from embedlog.replicas.members.member_directories import OpenMember
     from embedlog.replicas.members.set_members import SetMembers
 
 
@@ -26,29 +25,34 @@ class DecisionCopies:
     def __init__(self, members: SetMembers) -> None:
         self._members = members
 
-    def differences(self) -> list[ReplicaDifference]:
+    def find_differences(self) -> list[ReplicaDifference]:
         """The damage of each copy in a usable directory."""
-        found = []
-        for opened in self._members.opened():
-            damage = self._damage(opened)
+        differences = []
+        for opened in self._members.open_members():
+            damage = self._find_damage(opened)
             if damage is not None:
                 path = damage.problem.path or opened.copy.partition.path
-                text = damage.problem.message
-                found.append(
-                    ReplicaDifference(
-                        LOG, 0, opened.node, "damaged", str(path), damage.first, damage.end, text
-                    )
+                difference = ReplicaDifference(
+                    topic=LOG,
+                    partition=0,
+                    node=opened.node,
+                    kind="damaged",
+                    path=str(path),
+                    first_offset=damage.first,
+                    end_offset=damage.end,
+                    message=damage.problem.message,
                 )
-        return found
+                differences.append(difference)
+        return differences
 
     def repair(self, difference: ReplicaDifference) -> RepairedReplica | None:
         """Copy a damaged copy again; None if it is in order meanwhile. Raises
         NotEnoughDirectoriesError, LockTimeoutError, StorageError.
         """
-        opened = next(
-            (each for each in self._members.opened() if each.node == difference.node), None
-        )
-        damage = None if opened is None else self._damage(opened)
+        damage = None
+        for opened in self._members.open_members():
+            if opened.node == difference.node:
+                damage = self._find_damage(opened)
         if damage is None:
             return None
         sources = [node for node in self._members.decisions.nodes if node != difference.node]
@@ -57,21 +61,28 @@ class DecisionCopies:
                 "no other copy of the decision log is open", path=difference.path
             )
         self._members.renew_copy(difference.node, damage.problem)
-        return RepairedReplica(LOG, 0, difference.node, sources[0], difference.path, 0, damage.end)
+        return RepairedReplica(
+            topic=LOG,
+            partition=0,
+            node=difference.node,
+            source=sources[0],
+            path=difference.path,
+            first_offset=0,
+            end_offset=damage.end,
+        )
 
-    def _damage(self, opened: Opened) -> Damage | None:
-        """The damage of a copy. A directory that fails, or is missing, has none
-        (DECISIONCOPIES-2).
-        """
+    def _find_damage(self, opened: OpenMember) -> Damage | None:
+        """The damage of a copy. A directory that fails, or is missing, has none."""
         directories = self._members.directories
         if directories.get(opened.node) is None:
             return None
         try:
-            found = damage_of(opened.copy)
-            problem = None if found is None else directories.missing(opened.node)
-        except StorageError as failure:
-            found = None
-            problem = failure
-        if problem is not None:
+            damage = damage_of(opened.copy)
+            loss = None if damage is None else directories.loss_of(opened.node)
+        except StorageError as problem:
             directories.fail(opened.node, problem)
-        return found if problem is None else None
+            return None
+        if loss is not None:
+            directories.fail(opened.node, loss)
+            return None
+        return damage

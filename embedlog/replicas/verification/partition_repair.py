@@ -1,21 +1,19 @@
 """This module repairs a replica that is damaged or different: it is cut, and copies from the leader
 again.
 
-PARTITIONREPAIR-1  a damaged leader first hands over to a complete member of the ISR; without one
-    nothing is changed
-PARTITIONREPAIR-2  the replica leaves ISR and ELR by a decision before its log is cut: until it is
-    copied, it must not lead. Cut bytes stay in other files
-PARTITIONREPAIR-3  before the cut the leader's records from there on are read with all checks:
-    without a good source it is kept
-PARTITIONREPAIR-4  a page that lost its role joins no ISR before it follows again. After the
-    leader's lock was free once, no earlier join is in progress; the role is compared again in the
-    section of the cut
-PARTITIONREPAIR-5  an interrupted cut is completed by the next process, and the replica copies and
-    joins. After an interruption before the cut the replica is outside the ISR
-PARTITIONREPAIR-6  a replica that cannot be loaded begins again (RENEWAL-2)
-PARTITIONREPAIR-7  a follower whose directory fails during a comparison is left out, as one that is
-    away. The directory is described with its problem. A partition that is missing is damage of the
-    replica. The other replicas are compared
+- A damaged leader first hands over to a complete member of the ISR; without one nothing is changed.
+- The replica leaves ISR and ELR by a decision before its log is cut: until it is copied, it must
+  not lead. Cut bytes stay in other files.
+- Before the cut the leader's records from there on are read with all checks: without a good source
+  it is kept.
+- A page that lost its role joins no ISR before it follows again. After the leader's lock was free
+  once, no earlier join is in progress; the role is compared again in the section of the cut.
+- An interrupted cut is completed by the next process, and the replica copies and joins. After an
+  interruption before the cut the replica is outside the ISR.
+- A replica that cannot be loaded begins again.
+- A follower whose directory fails during a comparison is left out, as one that is away. The
+  directory is described with its problem. A partition that is missing is damage of the replica. The
+  other replicas are compared.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ class PartitionRepair:
 
     # ---- comparison ------------------------------------------------------------------------------
 
-    def differences(self, note: Note) -> list[ReplicaDifference]:
+    def find_differences(self, note: Note) -> list[ReplicaDifference]:
         """The differences of the members of the ISR that this process reaches. Raises
         LeaderNotAvailableError.
         """
@@ -66,7 +64,7 @@ class PartitionRepair:
         while True:
             leader = self._replicas.leader(until)
             try:
-                return self._differences(leader, note)
+                return self._compare_with(leader, note)
             except EmbedlogError:
                 if self._replicas.leads(leader) or system.boot_ns() >= until:
                     raise
@@ -78,37 +76,42 @@ class PartitionRepair:
                     )
                     raise LeaderNotAvailableError(text) from changed
 
-    def _failed(self, node: int, leader: Leader, problem: EmbedlogError) -> list[ReplicaDifference]:
-        """A replica that cannot be compared: its directory fails, or it is damaged
-        (PARTITIONREPAIR-7).
+    def _note_failure(
+        self, node: int, leader: Leader, problem: EmbedlogError
+    ) -> list[ReplicaDifference]:
+        """A replica that cannot be compared: its directory fails, or it is damaged.
 
         Raises the problem if it is another one, or if the directory of the leader fails.
         """
         failing = self._replicas.failing(problem)
         if failing == leader.node and not files.is_directory(leader.partition.path):
-            return [self._unread(failing, leader, problem)]  # it leads until the repair
+            return [self._describe_unread(failing, leader, problem)]  # it leads until the repair
         if failing != node:
             raise problem
         self._replicas.blame(problem)
-        return [self._unread(node, leader, problem)] if node in self._replicas.damaged else []
+        if node not in self._replicas.damaged:
+            return []
+        return [self._describe_unread(node, leader, problem)]
 
-    def _unread(self, node: int, leader: Leader, problem: EmbedlogError) -> ReplicaDifference:
+    def _describe_unread(
+        self, node: int, leader: Leader, problem: EmbedlogError
+    ) -> ReplicaDifference:
         now = leader.partition.published()
         path = Path(problem.path or "")
-        return self._described(
+        return self._describe(
             node, Difference("damaged", path, now.log_start, now.high_watermark, str(problem))
         )
 
-    def _differences(self, leader: Leader, note: Note) -> list[ReplicaDifference]:
+    def _compare_with(self, leader: Leader, note: Note) -> list[ReplicaDifference]:
         unloaded = self._replicas.unloaded()
-        found = [self._unread(node, leader, problem) for node, problem in unloaded.items()]
+        differences = [
+            self._describe_unread(node, leader, problem) for node, problem in unloaded.items()
+        ]
         followers = dict(self._replicas.in_sync(leader)[1:])
         for node in self._replicas.damaged.keys() - followers.keys() - {leader.node}:
-            resting = (
-                self._replicas.reached(node, damaged=True)
-                if self._replicas.is_member(leader, node)
-                else None
-            )
+            if not self._replicas.is_member(leader, node):
+                continue
+            resting = self._replicas.reached(node, damaged=True)
             if resting is not None:
                 followers[node] = resting
         for node, follower in sorted(followers.items()):
@@ -117,31 +120,31 @@ class PartitionRepair:
             try:
                 difference = compare(leader.partition, follower, note)
             except SourceDamagedError as problem:
-                return [self._described(leader.node, problem.difference)]
+                return [self._describe(leader.node, problem.difference)]
             except EmbedlogError as problem:
-                found += self._failed(node, leader, problem)
-                if found and found[-1].node == leader.node:
-                    return found
+                differences += self._note_failure(node, leader, problem)
+                if differences and differences[-1].node == leader.node:
+                    return differences
                 continue
             if difference is not None:
-                found.append(self._described(node, difference))
+                differences.append(self._describe(node, difference))
         if len(self._replicas.in_sync(leader)) == 1:
             try:
                 check(leader.partition, leader.partition.published().log_start)
             except SourceDamagedError as problem:
-                found.append(self._described(leader.node, problem.difference))
-        return found
+                differences.append(self._describe(leader.node, problem.difference))
+        return differences
 
-    def _described(self, node: int, found: Difference) -> ReplicaDifference:
+    def _describe(self, node: int, difference: Difference) -> ReplicaDifference:
         return ReplicaDifference(
-            self._replicas.topic,
-            self._replicas.number,
-            node,
-            found.kind,
-            str(found.path),
-            found.first,
-            found.end,
-            found.text,
+            topic=self._replicas.topic,
+            partition=self._replicas.number,
+            node=node,
+            kind=difference.kind,
+            path=str(difference.path),
+            first_offset=difference.first,
+            end_offset=difference.end,
+            message=difference.text,
         )
 
     # ---- repair ----------------------------------------------------------------------------------
@@ -155,7 +158,7 @@ class PartitionRepair:
         """
         problem = load_problem(self._replicas, node, self._deadline)
         if problem is not None:
-            return self._renewed(node, problem)
+            return self._renew(node, problem)
         until = self._deadline()
         while True:
             leader = self._replicas.leader(until)
@@ -165,14 +168,15 @@ class PartitionRepair:
                 try:
                     return self._repair(leader, node, note)
                 except (LeaderChanged, Fenced, NotLeader):
-                    until = self._deadline() if system.boot_ns() < until else until
+                    if system.boot_ns() < until:
+                        until = self._deadline()
             if system.boot_ns() >= until:
                 raise LeaderNotAvailableError(
                     f"the leader of {self._replicas.name} changed until the deadline of a repair"
                 )
 
-    def _renewed(self, node: int, problem: EmbedlogError) -> RepairedReplica:
-        """Begin a replica again that cannot be loaded, and copy everything (PARTITIONREPAIR-6)."""
+    def _renew(self, node: int, problem: EmbedlogError) -> RepairedReplica:
+        """Begin a replica again that cannot be loaded, and copy everything."""
         renew(self._replicas, node, problem, self._deadline)
         self._replicas.note_repair(node)
         leader = self._replicas.leader(self._deadline())
@@ -185,10 +189,14 @@ class PartitionRepair:
         with suppress(LeaderChanged, Fenced, NotLeader):  # the housekeeper continues
             self._copy_again(leader, node, follower)
         now = leader.partition.published()
-        name = self._replicas.topic
-        path = str(problem.path or "")
         return RepairedReplica(
-            name, self._replicas.number, node, leader.node, path, now.log_start, now.high_watermark
+            topic=self._replicas.topic,
+            partition=self._replicas.number,
+            node=node,
+            source=leader.node,
+            path=str(problem.path or ""),
+            first_offset=now.log_start,
+            end_offset=now.high_watermark,
         )
 
     def _repair(self, leader: Leader, node: int, note: Note) -> RepairedReplica | None:
@@ -200,73 +208,75 @@ class PartitionRepair:
             )
         copy(leader, follower, 0, self._deadline())
         try:
-            found = compare(leader.partition, follower, note)
-            if found is not None:
-                check(leader.partition, leader.shown().log_start if found.anew else found.first)
+            difference = compare(leader.partition, follower, note)
+            if difference is not None:
+                first = leader.shown().log_start if difference.anew else difference.first
+                check(leader.partition, first)
         except SourceDamagedError as problem:
-            difference = problem.difference
             raise CorruptRecordError(
                 f"{self._replicas.name} is damaged also in its leader, node {leader.node}",
-                path=difference.path,
+                path=problem.difference.path,
                 found=problem,
             ) from problem
-        if found is None:
+        if difference is None:
             return None
-        self._leave(leader, node, follower, found)
-        end = follower.published().log_end
-        self._cut(leader, node, follower, found)
+        self._leave(leader, node, follower, difference)
+        end = max(follower.published().log_end, difference.end)
+        self._cut(leader, node, follower, difference)
         logger.warning(
             "%s: node %d: %s (%s): offsets %d to %d are copied from node %d",
             self._replicas.name,
             node,
-            found.text,
-            found.path,
-            found.first,
-            max(end, found.end) - 1,
+            difference.text,
+            difference.path,
+            difference.first,
+            end - 1,
             leader.node,
         )
         self._copy_again(leader, node, follower)
-        name = self._replicas.topic
         return RepairedReplica(
-            name,
-            self._replicas.number,
-            node,
-            leader.node,
-            str(found.path),
-            found.first,
-            max(end, found.end),
+            topic=self._replicas.topic,
+            partition=self._replicas.number,
+            node=node,
+            source=leader.node,
+            path=str(difference.path),
+            first_offset=difference.first,
+            end_offset=end,
         )
 
-    def _leave(self, leader: Leader, node: int, follower: Partition, found: Difference) -> None:
-        """Leave ISR and ELR, and lose the role (PARTITIONREPAIR-2, PARTITIONREPAIR-4)."""
-        reason = f"node {node}: {found.kind} from offset {found.first} on"
+    def _leave(
+        self, leader: Leader, node: int, follower: Partition, difference: Difference
+    ) -> None:
+        """Leave ISR and ELR, and lose the role."""
+        reason = f"node {node}: {difference.kind} from offset {difference.first} on"
         self._replicas.leave(leader, node, self._deadline(), reason, lost=True)
-        with follower.replica.exclusive(self._deadline()) as held:
-            held.publish(
-                held.published, held.replica._replace(role=ROLE_NONE, maximal_isr=0, decided_isr=0)
-            )
+        with follower.replica.exclusive(self._deadline()) as locked:
+            without_role = locked.replica._replace(role=ROLE_NONE, maximal_isr=0, decided_isr=0)
+            locked.publish(locked.published, without_role)
             system.point("repair-role")
 
-    def _cut(self, leader: Leader, node: int, follower: Partition, found: Difference) -> None:
+    def _cut(self, leader: Leader, node: int, follower: Partition, difference: Difference) -> None:
         """Cut the log at the difference. Raises LeaderChanged if the replica follows or joins
         meanwhile: it is compared again.
         """
         self._replicas.check_left(leader, node, self._deadline())
         start = leader.shown().log_start
-        with follower.replica.exclusive(self._deadline()) as held:
-            if held.replica.role != ROLE_NONE:
+        with follower.replica.exclusive(self._deadline()) as locked:
+            if locked.replica.role != ROLE_NONE:
                 raise LeaderChanged
-            if found.anew:
-                held.restart(start)
+            if difference.anew:
+                locked.restart(start)
             else:
-                held.truncate(max(found.first, held.published.log_start))
+                locked.truncate(max(difference.first, locked.published.log_start))
         system.point("repair-cut")
 
     def _copy_again(self, leader: Leader, node: int, follower: Partition) -> None:
         """Copy, and join. An ISR that changes meanwhile leaves the rest to the housekeeper."""
         end = -1
-        while end < (wanted := leader.shown().high_watermark):
-            end = copy(leader, follower, wanted, self._deadline())
+        high_watermark = leader.shown().high_watermark
+        while end < high_watermark:
+            end = copy(leader, follower, high_watermark, self._deadline())
+            high_watermark = leader.shown().high_watermark
         self._replicas.join(leader, node, self._deadline())
 
 
@@ -284,7 +294,7 @@ def repair_damaged(
     for node, damage in list(replicas.damaged.items()):
         if system.boot_ns() < damage.repair.next_ns() or not replicas.is_open(node):
             continue
-        damage.repair.made()
+        damage.repair.count_change()
         try:
             problem = load_problem(replicas, node, deadline)
             if problem is not None:
@@ -292,8 +302,8 @@ def repair_damaged(
             PartitionRepair(replicas, deadline).repair(node, note)
         except ClosedError:
             raise
-        except EmbedlogError as found:
-            what = f"{replicas.name}: the damaged replica of node {node} is not repaired"
-            _logging.report(logger, logging.WARNING, (replicas.topic_id, what), what, found)
+        except EmbedlogError as failure:
+            text = f"{replicas.name}: the damaged replica of node {node} is not repaired"
+            _logging.report(logger, logging.WARNING, (replicas.topic_id, text), text, failure)
         else:
             replicas.note_repair(node)

@@ -1,19 +1,18 @@
 """This module begins a replica again that cannot be loaded or repaired, or whose directory is
 missing.
 
-RENEWAL-1  the leader's records are read with all checks first: without a good source nothing is
-    changed
-RENEWAL-2  the replica leaves the ISR and the ELR by a settled decision before its files are set
-    aside (REPLICA-5)
-RENEWAL-3  a replica that another process has loaded meanwhile stays: under its append lock its page
-    shows that
-RENEWAL-4  an interruption leaves a replica outside the ISR that is damaged, missing or empty. The
-    next round begins again
-RENEWAL-5  the files that are set aside are those of a retired partition, and are removed after
-    `file.delete.delay.ms`
-RENEWAL-6  a loaded replica whose append lock cannot be taken, because the repair of an interrupted
-    append finds damage, loses its role first. Its log begins again by a cut, which other processes
-    with this page follow (`append_lock`)
+- The leader's records are read with all checks first: without a good source nothing is changed.
+- The replica leaves the ISR and the ELR by a settled decision before its files are set aside
+  (REPLICA-5).
+- A replica that another process has loaded meanwhile stays: under its append lock its page shows
+  that.
+- An interruption leaves a replica outside the ISR that is damaged, missing or empty. The next round
+  begins again.
+- The files that are set aside are those of a retired partition, and are removed after
+  `file.delete.delay.ms`.
+- A loaded replica whose append lock cannot be taken, because the repair of an interrupted append
+  finds damage, loses its role first. Its log begins again by a cut, which other processes with this
+  page follow.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ def load_problem(
     try:
         partition = replicas.reached(node, damaged=True)
         if partition is not None:
-            with partition.replica.exclusive(deadline()) as held:
-                held.epochs()
+            with partition.replica.exclusive(deadline()) as locked:
+                locked.epochs()
     except DAMAGE as problem:
         return problem
     return None
@@ -82,9 +81,9 @@ def renew(
                         problem,
                     )
                 return
-        except SourceDamagedError as found:
+        except SourceDamagedError as damage:
             text = f"{replicas.name} is damaged also in its leader, node {leader.node}"
-            raise CorruptRecordError(text, path=found.difference.path, found=found) from found
+            raise CorruptRecordError(text, path=damage.difference.path, found=damage) from damage
         except (LeaderChanged, Fenced, NotLeader):
             pass
         if system.boot_ns() >= until:

@@ -1,12 +1,11 @@
 """This module compares and repairs the replicas of the partitions of an open set.
 
-VERIFICATION-1  only records below the high watermark are compared; later ones may differ until the
-    next copy
-VERIFICATION-2  a partition that cannot be repaired changes nothing; the others are repaired, and
-    the report names it
-VERIFICATION-3  the copies of the decision log come first: the repair of a replica needs decisions
-VERIFICATION-4  after the wait for a leader that does not come, the wait for the next ones is short:
-    there may be many
+- Only records below the high watermark are compared; later ones may differ until the next copy.
+- A partition that cannot be repaired changes nothing; the others are repaired, and the report names
+  it.
+- The copies of the decision log come first: the repair of a replica needs decisions.
+- After the wait for a leader that does not come, the wait for the next ones is short: there may be
+  many.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ NEXT_NS: Final = 1_000_000_000
 Progress = Callable[[int], object]  # gets the bytes that were compared so far
 
 
-class OpenSet(Protocol):
+class ComparedSet(Protocol):
     """The open set, as far as a comparison needs it."""
 
     members: SetMembers
@@ -47,11 +46,11 @@ class OpenSet(Protocol):
 class Verification:
     """The comparisons of an open set. Threads: any."""
 
-    def __init__(self, replica_set: OpenSet) -> None:
+    def __init__(self, replica_set: ComparedSet) -> None:
         self._set = replica_set
         self._copies = DecisionCopies(replica_set.members)
 
-    def differences(
+    def find_differences(
         self,
         places: Mapping[TopicPartition, Place],
         progress: Progress | None = None,
@@ -61,75 +60,72 @@ class Verification:
     ) -> list[ReplicaDifference]:
         """The first difference of each replica in the ISR from its leader; with `decisions` also
         the damage in the copies of the decision log. Raises LeaderNotAvailableError, or adds it to
-        `unled` and continues (VERIFICATION-4).
+        `unled` and continues.
         """
         count = _Count(progress)
-        found = self._copies.differences() if decisions else []
+        differences = list[ReplicaDifference]()
+        if decisions:
+            differences += self._copies.find_differences()
         for tp, place in places.items():
-            repair = (
-                PartitionRepair(self._set.replicas(place, tp.topic), _soon)
-                if unled
-                else self._repair_of(tp, place)
-            )
+            deadline = _next_deadline if unled else self._set.deadline
+            repair = PartitionRepair(self._set.replicas(place, tp.topic), deadline)
             try:
-                found += repair.differences(count.add)
+                differences += repair.find_differences(count.add)
             except (LeaderNotAvailableError, UnknownTopicOrPartitionError) as problem:
                 if decisions and self._set.replicas(place, tp.topic).deleted():
                     continue  # one of all topics was deleted meanwhile
                 if unled is None or not isinstance(problem, LeaderNotAvailableError):
                     raise
                 unled[tp] = problem
-        return found
+        return differences
 
     def repair(
-        self, found: list[ReplicaDifference], places: Mapping[TopicPartition, Place]
+        self, differences: list[ReplicaDifference], places: Mapping[TopicPartition, Place]
     ) -> RepairReport:
-        """Repair replicas with a difference (VERIFICATION-2)."""
+        """Repair replicas with a difference."""
         repaired = list[RepairedReplica]()
-        left = dict[ReplicaDifference, str]()
-        waiting = list(found)
+        unrepaired = dict[ReplicaDifference, str]()
+        waiting = list(differences)
         while waiting:
-            each = waiting.pop(0)
+            difference = waiting.pop(0)
             try:
-                done, others = self._repaired(each, places)
-                if done is not None:
-                    repaired.append(done)
-                known = {
-                    (other.topic, other.partition, other.node) for other in (*waiting, *left, each)
-                }
-                waiting += [
-                    other
-                    for other in others
-                    if (other.topic, other.partition, other.node) not in known
-                ]
+                replica, new_differences = self._repair_one(difference, places)
             except EmbedlogError as problem:
                 logger.warning(
                     "%s-%d: node %d is not repaired: %s",
-                    each.topic,
-                    each.partition,
-                    each.node,
+                    difference.topic,
+                    difference.partition,
+                    difference.node,
                     problem,
                 )
-                left[each] = str(problem)
-        return RepairReport(tuple(repaired), left)
+                unrepaired[difference] = str(problem)
+                continue
+            if replica is not None:
+                repaired.append(replica)
+            noted = {_replica_of(one) for one in (*waiting, *unrepaired, difference)}
+            waiting += [new for new in new_differences if _replica_of(new) not in noted]
+        return RepairReport(tuple(repaired), unrepaired)
 
-    def _repaired(
-        self, each: ReplicaDifference, places: Mapping[TopicPartition, Place]
+    def _repair_one(
+        self, difference: ReplicaDifference, places: Mapping[TopicPartition, Place]
     ) -> tuple[RepairedReplica | None, list[ReplicaDifference]]:
         """What was repaired, and the differences that the partition has after that."""
-        if each.topic == LOG:
-            return self._copies.repair(each), []
-        tp = TopicPartition(each.topic, each.partition)
-        repair = self._repair_of(tp, places[tp])
-        done = repair.repair(each.node)
-        return done, [] if done is None else repair.differences(lambda size: None)
+        if difference.topic == LOG:
+            return self._copies.repair(difference), []
+        place = places[TopicPartition(difference.topic, difference.partition)]
+        repair = PartitionRepair(self._set.replicas(place, difference.topic), self._set.deadline)
+        replica = repair.repair(difference.node)
+        if replica is None:
+            return None, []
+        return replica, repair.find_differences(lambda size: None)
 
-    def _repair_of(self, tp: TopicPartition, place: Place) -> PartitionRepair:
-        return PartitionRepair(self._set.replicas(place, tp.topic), self._set.deadline)
+
+def _replica_of(difference: ReplicaDifference) -> tuple[str, int, int]:
+    return difference.topic, difference.partition, difference.node
 
 
-def _soon() -> int:
-    """The deadline of a wait for a further leader (VERIFICATION-4)."""
+def _next_deadline() -> int:
+    """The deadline of a wait for a further leader."""
     return system.boot_ns() + NEXT_NS
 
 
@@ -138,9 +134,9 @@ class _Count:
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
-        self._done = 0
+        self._total = 0
 
     def add(self, size: int) -> None:
-        self._done += size
+        self._total += size
         if self._progress is not None:
-            self._progress(self._done)
+            self._progress(self._total)

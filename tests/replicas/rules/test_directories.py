@@ -14,13 +14,13 @@ from embedlog.replicas.rules.decide import decide
 from embedlog.replicas.rules.events import (
     Add,
     AlterIsr,
+    Condition,
     CreateTopic,
     DeleteTopic,
     Elect,
     Election,
     FinishReassignment,
     ForceRetire,
-    Found,
     HeldTopic,
     Observed,
     Reassign,
@@ -56,11 +56,11 @@ from tests.support.replica_sets import (
     with_topic,
 )
 
-CLEAN = Register(identity(1), Found.COMPLETE, offset=99)
+CLEAN = Register(identity(1), Condition.COMPLETE, offset=99)
 
 
 def crashed(
-    node: int = 1, observed: Observed | None = None, found: Found = Found.CRASHED
+    node: int = 1, observed: Observed | None = None, found: Condition = Condition.CRASHED
 ) -> Register:
     """A directory that was not closed in order, with a new incarnation."""
     return Register(
@@ -87,16 +87,16 @@ def test_a_foreign_directory_leaves_an_isr_without_a_complete_member() -> None:
     """Its records are not those of the set, so no election may need its log."""
     state = with_topic()
     for observed in ({}, seen("1"), seen("c2 c3")):
-        (record,) = changes_of(decided(state, crashed(1, observed, Found.FOREIGN)))
+        (record,) = changes_of(decided(state, crashed(1, observed, Condition.FOREIGN)))
         assert (record.leader, record.isr, record.leader_epoch) == (NO_LEADER, (2, 3), 1)
         assert record.foreign == (1,)
     alone = having(state, isr=(1,))
-    (record,) = changes_of(decided(alone, crashed(1, seen("2 3"), Found.FOREIGN)))
+    (record,) = changes_of(decided(alone, crashed(1, seen("2 3"), Condition.FOREIGN)))
     assert (record.leader, record.isr, record.elr, record.foreign) == (NO_LEADER, (), (), (1,)), (
         "also as the last member"
     )
     eligible = having(with_topic(min_insync_replicas="2"), isr=(1,), elr=(2,))
-    (record,) = changes_of(decided(eligible, crashed(1, seen("3"), Found.FOREIGN)))
+    (record,) = changes_of(decided(eligible, crashed(1, seen("3"), Condition.FOREIGN)))
     assert (record.leader, record.isr, record.elr) == (NO_LEADER, (), (2,)), (
         "the ELR has every committed record"
     )
@@ -105,7 +105,7 @@ def test_a_foreign_directory_leaves_an_isr_without_a_complete_member() -> None:
 def foreign(state: State, *nodes: int) -> State:
     """The state after these directories were found foreign, in this order."""
     for node in nodes:
-        state = after(state, crashed(node, {}, Found.FOREIGN))
+        state = after(state, crashed(node, {}, Condition.FOREIGN))
     return state
 
 
@@ -168,7 +168,7 @@ def test_a_foreign_replica_is_noted_until_it_joins() -> None:
             decided(
                 state,
                 replace(
-                    crashed(3, {}, Found.FOREIGN),
+                    crashed(3, {}, Condition.FOREIGN),
                     identity=identity(3, incarnation=incarnation(3, 2)),
                 ),
             )
@@ -246,7 +246,9 @@ def test_a_directory_that_differs_is_refused(changes: dict[str, object], refusal
 def test_a_clone_of_a_live_directory_is_refused() -> None:
     assert refused(a_set(), replace(crashed(), alive=True)) is Refusal.DUPLICATE_BROKER_REGISTRATION
     assert decided(a_set(), replace(CLEAN, alive=True)) == ()
-    assert refused(a_set(), replace(CLEAN, found=Found.AWAY)) is Refusal.INVALID_REGISTRATION
+    assert (
+        refused(a_set(), replace(CLEAN, condition=Condition.AWAY)) is Refusal.INVALID_REGISTRATION
+    )
 
 
 def test_an_older_generation_of_the_set_is_refused() -> None:
@@ -260,8 +262,8 @@ def test_an_older_generation_of_the_set_is_refused() -> None:
 # ---- a new incarnation leaves ISR and ELR -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("found", [Found.CRASHED, Found.FOREIGN])
-def test_a_follower_that_lost_its_page_leaves_the_isr(found: Found) -> None:
+@pytest.mark.parametrize("found", [Condition.CRASHED, Condition.FOREIGN])
+def test_a_follower_that_lost_its_page_leaves_the_isr(found: Condition) -> None:
     state = with_topic(min_insync_replicas="3")
     state = after(state, crashed(3, seen("1 2"), found))
     record = partition(state)
@@ -345,7 +347,9 @@ def test_a_directory_is_added_as_it_describes_itself() -> None:
         slot=3,
     )
     assert found == wanted
-    assert after(a_set(), Add(identity(7), 55, replicas=False)).usable() == dict.fromkeys((1, 2, 3))
+    assert after(a_set(), Add(identity(7), 55, replicas=False)).usable_racks() == dict.fromkeys(
+        (1, 2, 3)
+    )
 
 
 @pytest.mark.parametrize(
@@ -391,7 +395,7 @@ def test_a_directory_retires_after_no_partition_names_it() -> None:
     state = with_topic((1, 2))
     marked = after(state, Retire(2))
     assert marked.nodes[2].leaving
-    assert marked.usable() == {1: None}
+    assert marked.usable_racks() == {1: None}
     assert refused(marked, Retire(2)) is Refusal.REASSIGNMENT_IN_PROGRESS
     assert refused(marked, Reassign(PLACE, 0, (1, 3))) is Refusal.INVALID_REPLICA_ASSIGNMENT
     records = decided(after(marked, DeleteTopic(TOPIC_ID)), Retire(2))
@@ -482,7 +486,7 @@ def test_a_partition_that_waits_for_a_foreign_replica_waits_after_the_removal_of
     None
 ):
     alone = having(with_topic(), isr=(1,))
-    waiting = after(alone, crashed(1, seen("2 3"), Found.FOREIGN))
+    waiting = after(alone, crashed(1, seen("2 3"), Condition.FOREIGN))
     record = partition(after(waiting, ForceRetire(3, {PLACE: seen("2")})))
     assert (record.leader, record.replicas, record.isr, record.foreign) == (
         NO_LEADER,

@@ -162,7 +162,7 @@ def test_a_member_that_leaves_incomplete_is_not_an_eligible_leader() -> None:
 
 def test_the_required_size_is_at_most_the_number_of_replicas() -> None:
     state = with_topic((1, 2), min_insync_replicas="5")
-    assert state.required(partition(state)) == 2
+    assert state.required_size(partition(state)) == 2
     state = after(state, alter(state, 1))
     assert led(state) == (1, (1,), (2,))
     assert led(after(state, alter(state, 1, 2))) == (1, (1, 2), ())
@@ -309,7 +309,7 @@ def test_a_durable_topic_does_not_wait() -> None:
 
 
 def test_a_topic_that_was_not_always_durable_waits() -> None:
-    """ELECT-6: the records before the setting, and those of processes that have not read it, were
+    """The records before the setting, and those of processes that have not read it, were
     not synced.
     """
     durable = {"flush.messages": "1"}
@@ -324,7 +324,7 @@ def test_a_topic_that_was_not_always_durable_waits() -> None:
     )
     again = after(again, SetConfig("t", durable))
     for state in (altered, returned, inherited, again):
-        assert not state.durable(partition(state))
+        assert not state.is_durable(partition(state))
         assert refused(state, election(state, OFFLINE, seen("c2 c3"))) is Refusal.WAIT_FOR_REPLICAS
     same = after(with_topic(flush_messages="1"), SetConfig("t", {**durable, "flush.ms": "9"}))
     assert led(after(same, election(same, OFFLINE, seen("c2 c3"))))[0] == 2, (

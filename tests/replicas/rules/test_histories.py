@@ -19,6 +19,7 @@ from embedlog.replicas.rules.events import (
     Add,
     AlterIsr,
     CancelReassignment,
+    Condition,
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
@@ -26,7 +27,6 @@ from embedlog.replicas.rules.events import (
     Election,
     Event,
     FinishReassignment,
-    Found,
     Observed,
     RaiseEpoch,
     Reassign,
@@ -67,7 +67,7 @@ NODES = range(1, 6)
 
 
 def observed(rng: random.Random) -> Observed:
-    kinds = [*Found, Found.COMPLETE]
+    kinds = [*Condition, Condition.COMPLETE]
     incarnations = [0, 0, 0, 1]
     present = [node for node in NODES if rng.random() < 0.8]
     return {
@@ -145,7 +145,7 @@ def event_of_set(rng: random.Random, state: State) -> Event:
         SetConfig(name, least, seen=seen),
         SetConfig("", least, NODE, seen),
         Register(
-            given_incarnation, rng.choice([*Found]), rng.randrange(99), rng.random() < 0.1, seen
+            given_incarnation, rng.choice([*Condition]), rng.randrange(99), rng.random() < 0.1, seen
         ),
         Add(
             given_incarnation,
@@ -166,7 +166,7 @@ def check_partition(state: State, old: Partition | None, new: Partition, raised:
     assert new.isr or new.leader == NO_LEADER
     assert new.leader == NO_LEADER or new.leader in new.isr
     assert not set(new.elr) & set(new.isr)
-    assert not new.elr or len(new.isr) < state.required(new)
+    assert not new.elr or len(new.isr) < state.required_size(new)
     if old is None:
         assert (new.leader_epoch, new.partition_epoch) == (0, 0)
         return

@@ -18,12 +18,12 @@ def test_a_follower_that_is_slower_than_its_leader_is_written_leaves_after_the_l
     """`replica.lag.time.max.ms` is 10 s. The leader gets 100 records a second, the follower copies
     80, and looks ten times.
     """
-    found = lag.begun(0, 0)
+    found = lag.begin(0, 0)
     follower_end = 0
     late = []
     for now in range(0, 25_000, 100):
         leader_end = now // 10
-        found = lag.observed(found, follower_end, leader_end, now)
+        found = lag.observe(found, follower_end, leader_end, now)
         late.append(lag.is_late(found, follower_end, leader_end, now, LIMIT_MS))
         follower_end = min(leader_end, follower_end + 8)
     assert found.last == 0, "it had everything at the first look only"
@@ -42,7 +42,7 @@ def test_a_follower_that_is_slower_than_its_leader_is_written_leaves_after_the_l
     ],
 )
 def test_each_line_of_the_rule(follower_end: int, leader_end: int, expected: int) -> None:
-    found = lag.observed(CaughtUp(100, 300, 8), follower_end, leader_end, 500)
+    found = lag.observe(CaughtUp(100, 300, 8), follower_end, leader_end, 500)
     assert found == CaughtUp(expected, 500, leader_end)
 
 
@@ -54,7 +54,7 @@ def test_only_time_counts_and_a_level_follower_is_never_late() -> None:
 
 
 def test_the_time_never_falls(rng: random.Random) -> None:
-    found = lag.begun(0, 0)
+    found = lag.begin(0, 0)
     now = 0
     follower_end = 0
     leader_end = 0
@@ -62,6 +62,6 @@ def test_the_time_never_falls(rng: random.Random) -> None:
         now += rng.randint(0, 50)
         leader_end += rng.randint(0, 3)
         follower_end = rng.randint(follower_end, leader_end)
-        after = lag.observed(found, follower_end, leader_end, now)
+        after = lag.observe(found, follower_end, leader_end, now)
         assert found.last <= after.last <= now
         found = after

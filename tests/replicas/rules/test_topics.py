@@ -55,7 +55,7 @@ def test_partitions_of_a_new_topic_are_placed() -> None:
     state = after(a_set(), event)
     found = state.partitions_of(TOPIC_ID)
     assert tuple(each.replicas for each in found) == place(
-        state.usable(), Shape(7, 2), start=1, shift=1
+        state.usable_racks(), Shape(7, 2), start=1, shift=1
     )
     for number, each in enumerate(found):
         assert (each.number, each.leader, each.isr, each.elr) == (
@@ -156,7 +156,9 @@ def test_added_partitions_continue_the_placement() -> None:
     state = after(a_set(), replace(NEW, partitions=2, factor=2, start=1))
     before = [each.replicas for each in state.partitions_of(TOPIC_ID)]
     records = decided(state, CreatePartitions(TOPIC_ID, 5, LIVE))
-    assert tuple(each.replicas for each in changes_of(records)) == extend(state.usable(), before, 5)
+    assert tuple(each.replicas for each in changes_of(records)) == extend(
+        state.usable_racks(), before, 5
+    )
     assert [each.number for each in changes_of(records)] == [2, 3, 4]
     given = decided(state, CreatePartitions(TOPIC_ID, 3, LIVE, ((3, 2),)))
     assert [(each.number, each.replicas) for each in changes_of(given)] == [(2, (3, 2))]
@@ -235,19 +237,20 @@ def test_a_topic_is_not_created_if_another_one_was_deleted_meanwhile() -> None:
 
 def test_a_setting_of_the_topic_covers_that_of_all_topics() -> None:
     state = with_topic()
-    assert [state.required(partition(state), default) for default in (1, 2, 9)] == [1, 2, 3], (
+    assert [state.required_size(partition(state), default) for default in (1, 2, 9)] == [1, 2, 3], (
         "at most the number of replicas"
     )
     state = after(state, SetConfig("", {LEAST: "2"}, NODE))
-    assert state.required(partition(state)) == state.required(partition(state), 3) == 2
+    assert state.required_size(partition(state)) == state.required_size(partition(state), 3) == 2
     state = after(state, SetConfig("t", {LEAST: "3"}))
-    assert state.required(partition(state)) == state.required(partition(state), 1) == 3
+    assert state.required_size(partition(state)) == state.required_size(partition(state), 1) == 3
     state = after(state, SetConfig("t", {LEAST: None}))
-    assert state.required(partition(state)) == 2
+    assert state.required_size(partition(state)) == 2
     state = after(state, SetConfig("", {LEAST: None, "flush.messages": "1"}, NODE))
-    assert (state.required(partition(state)), state.durable(partition(state))) == (1, False), (
-        "no partition has that default"
-    )
+    assert (state.required_size(partition(state)), state.is_durable(partition(state))) == (
+        1,
+        False,
+    ), "no partition has that default"
     assert decided(state, SetConfig("", {LEAST: None, "flush.messages": "1"}, NODE)) == (), (
         "nothing changes"
     )
@@ -325,4 +328,4 @@ def test_impossible_settings_are_refused() -> None:
 def test_a_stored_setting_out_of_range_is_a_typed_error() -> None:
     state = apply(with_topic(), Config(2, "t", LEAST, "0"))
     with pytest.raises(ConfigError, match=LEAST):
-        state.required(partition(state))
+        state.required_size(partition(state))

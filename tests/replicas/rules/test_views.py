@@ -12,11 +12,11 @@ import pytest
 from embedlog.replicas.rules.decide import decide
 from embedlog.replicas.rules.events import (
     AlterIsr,
+    Condition,
     DeleteTopic,
     Elect,
     Election,
     FinishReassignment,
-    Found,
     Observed,
     Reassign,
     Refusal,
@@ -143,7 +143,7 @@ class Cluster:
 
     def seen(self) -> Observed:
         return {
-            node: Seen(Found.COMPLETE, incarnation(node), 0, 1)
+            node: Seen(Condition.COMPLETE, incarnation(node), 0, 1)
             for node in self.live & (self.held | {0})
         }
 

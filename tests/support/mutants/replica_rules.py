@@ -7,7 +7,7 @@ from typing import Any
 
 from embedlog._native.replication import ROLE_LEADER
 from embedlog.partition.replication import replica_log
-from embedlog.replicas.rules.events import Found, Refusal
+from embedlog.replicas.rules.events import Condition, Refusal
 from tests.support.mutants.registry import replaces
 
 
@@ -95,7 +95,7 @@ def _shown_before_the_start(original: Any, self: Any, deadline_ns: int) -> Any:
 
 @replaces("always_complete", "embedlog.replicas.partition.leaders:Leaders._seen")
 def _seen_complete(original: Any, self: Any, member: Any) -> Any:
-    return replace(original(self, member), found=Found.COMPLETE)
+    return replace(original(self, member), condition=Condition.COMPLETE)
 
 
 @replaces("strangers_continue", "embedlog.replicas.members.registration:strangeness")
@@ -103,12 +103,12 @@ def _none_is_a_stranger(original: Any, entered: Any, state: Any) -> str:
     return ""
 
 
-@replaces("no_member_is_awaited", "embedlog.replicas.rules.elections:_after_crash")
+@replaces("no_member_is_awaited", "embedlog.replicas.rules.elections:_crashed_candidates")
 def _crashed_leads_at_once(original: Any, state: Any, old: Any, seen: Any) -> Any:
     return [
         node
         for node, each in seen.items()
-        if each.found is Found.CRASHED and node in (*old.isr, *old.elr)
+        if each.condition is Condition.CRASHED and node in (*old.isr, *old.elr)
     ]
 
 

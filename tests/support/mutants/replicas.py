@@ -6,7 +6,7 @@ from tests.support.mutants.registry import replaces
 
 
 @replaces("clones_are_members", "embedlog.replicas.members.membership:_check_clones")
-def _no_clone_is_found(original, found):
+def _no_clone_is_found(original, directories):
     return None
 
 

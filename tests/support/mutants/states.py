@@ -119,21 +119,21 @@ def _decided_from_the_past(original, state, place, change):
 
 @replaces("elect_any_replica", "embedlog.replicas.rules.elections:_candidates")
 def _any_complete_replica(original, state, old, seen):
-    return elections.complete(state, old.replicas, seen)
+    return elections.complete_nodes(state, old.replicas, seen)
 
 
-@replaces("elect_without_waiting", "embedlog.replicas.rules.elections:_after_crash")
+@replaces("elect_without_waiting", "embedlog.replicas.rules.elections:_crashed_candidates")
 def _the_crashed_that_are_there(original, state, old, seen):
     members = [node for node in (*old.isr, *old.elr) if node in seen]
-    return [node for node in members if seen[node].found.value == "crashed"]
+    return [node for node in members if seen[node].condition.value == "crashed"]
 
 
-@replaces("elect_first_log", "embedlog.replicas.rules.elections:best")
+@replaces("elect_first_log", "embedlog.replicas.rules.elections:best_candidate")
 def _the_first_in_the_assignment(original, old, candidates, seen):
     return min(candidates, key=old.replicas.index)
 
 
-@replaces("elect_in_same_epoch", "embedlog.replicas.rules.elections:changed")
+@replaces("elect_in_same_epoch", "embedlog.replicas.rules.elections:change_partition")
 def _changed_in_the_old_epoch(
     original,
     state,
@@ -164,7 +164,7 @@ def _eligible_in_any_incarnation(original, state, node, incarnation):
     return True
 
 
-@replaces("observed_in_any_incarnation", "embedlog.replicas.rules.state:found")
+@replaces("observed_in_any_incarnation", "embedlog.replicas.rules.state:condition_of")
 def _found_in_any_incarnation(original, state, seen, node):
     registered = state.nodes.get(node)
     same = {
@@ -175,6 +175,6 @@ def _found_in_any_incarnation(original, state, seen, node):
     return original(state, same, node)
 
 
-@replaces("elr_outlives_its_need", "embedlog.replicas.rules.topics:_ended")
+@replaces("elr_outlives_its_need", "embedlog.replicas.rules.topics:_with_needless_elr")
 def _no_elr_ends(original, state):
     return []
