@@ -472,4 +472,4 @@ def test_a_copy_of_the_decision_log_that_was_closed_is_opened_again(tmp_path: Pa
         for each in log._engine.directories[:2]:
             each.partitions.pop(("__replica_state", 0)).close()
         log.create_topic("u", 1, replication_factor=3)
-        assert not any(decisions.copy(node).partition.closed for node in (1, 2, 3))
+        assert not any(decisions.attached_copy(node).partition.closed for node in (1, 2, 3))

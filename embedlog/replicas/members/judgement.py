@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from embedlog.errors import DirectoryInUseError, ReplicaSetError
-from embedlog.replicas.decisions.decision_view import View
+from embedlog.replicas.decisions.decision_view import DecisionView
 from embedlog.replicas.members import registration
 from embedlog.replicas.members.registration import Entered
 from embedlog.replicas.rules.state import State
@@ -48,7 +48,7 @@ class Choice(NamedTuple):
     """
 
     node: int
-    view: View
+    view: DecisionView
     strangers: dict[int, str]
     has_majority: bool  # of the voters, which continue in it; the node, too
 
@@ -70,7 +70,9 @@ class Choice(NamedTuple):
 
 
 def judged(
-    entered: Mapping[int, Entered], views: Mapping[int, View], continues: Callable[[int, int], bool]
+    entered: Mapping[int, Entered],
+    views: Mapping[int, DecisionView],
+    continues: Callable[[int, int], bool],
 ) -> Judgement | None:
     """Judge the opened directories by what their copies show; None before the first registration of
     a set.
@@ -99,7 +101,7 @@ def judged(
     return Judgement(chosen.view.state, chosen.has_majority, strangers)
 
 
-def _choice(node: int, view: View, entered: Mapping[int, Entered]) -> Choice:
+def _choice(node: int, view: DecisionView, entered: Mapping[int, Entered]) -> Choice:
     reasons = {other: _strangeness(each, view.state) for other, each in entered.items()}
     strangers = {other: reason for other, reason in reasons.items() if reason}
     voters = set(view.state.voters)
@@ -122,7 +124,7 @@ def _is_later(choice: Choice, chosen: Choice) -> bool:
     )
 
 
-def advance(view: View) -> tuple[int, int]:
+def advance(view: DecisionView) -> tuple[int, int]:
     """The order of the states that copies show."""
     return view.term, view.position
 

@@ -1,8 +1,7 @@
 """This module gives the place of a lost directory in its set to a directory that begins empty.
 
 A majority of the voters has all decisions without the lost directory first. The copy of the
-decision log in the new directory is incomplete until it is level, so it does not vote before that
-(PROMISE-3).
+decision log in the new directory is incomplete until it is level, so it does not vote before that.
 
 The new directory has the node and the directory id of the lost one, no opening of it, and the mark
 `replaces`. So one decision registers it as a directory that holds nothing (REGISTRATION-5), and its

@@ -204,7 +204,7 @@ class SetDirectory:
         return renewed
 
     def renew_decision_log(self) -> bool:
-        """Set the copy of the decision log aside, and make an incomplete one (PROMISE-3); False if
+        """Set the copy of the decision log aside, and make an incomplete one; False if
         it was loaded meanwhile.
         """
         changes = self.log_directory.topic_changes
@@ -268,7 +268,7 @@ class SetDirectory:
         """The copy of the decision log here (SETDIRECTORY-3).
 
         One that is empty is incomplete, unless the directory is new to its set: it had records,
-        which are lost (PROMISE-3).
+        which are lost.
         """
         topic = self.log_directory.registry.get(LOG)
         if topic is None or not topic.finished:
@@ -286,7 +286,7 @@ class SetDirectory:
 
 def _is_empty(copy: Partition) -> bool:
     """Whether a copy of the decision log has no record. One that cannot be loaded begins again
-    later (COPYRENEWAL-3).
+    later.
     """
     try:
         return copy.replica.published()[0].log_end == 0

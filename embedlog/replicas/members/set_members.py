@@ -50,9 +50,9 @@ from embedlog.errors import (
     ReplicaSetError,
     StorageError,
 )
-from embedlog.replicas.decisions.copy_renewal import damaged_copies, renew_copy
+from embedlog.replicas.decisions.copy_renewal import find_damaged_copies, renew_copy
 from embedlog.replicas.decisions.decision_log import DecisionLog
-from embedlog.replicas.decisions.decision_view import View
+from embedlog.replicas.decisions.decision_view import DecisionView
 from embedlog.replicas.decisions.proposals import Proposal
 from embedlog.replicas.members import adoption, judgement, member_directories, registration
 from embedlog.replicas.members import membership as members
@@ -228,7 +228,7 @@ class SetMembers:
         )
         self.decisions.observer = self._observer
         nodes = {member.node for member in known.members}
-        views = self.decisions.views(opened.copy for opened in self._opened.values())
+        views = self.decisions.read_views(opened.copy for opened in self._opened.values())
         written = max(
             views.values(), key=judgement.advance, default=self.decisions.last_view()
         ).state
@@ -516,7 +516,7 @@ class SetMembers:
         Raises ReplicaSetError if none continues, or if a set is to begin again that continues
         (SETMEMBERS-9).
         """
-        views = self.decisions.views(opened.copy for opened in self._opened.values())
+        views = self.decisions.read_views(opened.copy for opened in self._opened.values())
         entered = {node: self._now(opened) for node, opened in self._opened.items()}
         if self._restored:
             judgement.check_restored(judgement.judged(entered, views, self._continues), entered)
@@ -543,21 +543,21 @@ class SetMembers:
             self.decisions.attach(replace(copy, openings=()) if is_unknown else copy)
         self._unjudged = prepared
 
-    def _shown_by_others(self) -> dict[int, View]:
+    def _shown_by_others(self) -> dict[int, DecisionView]:
         """What the copies show of directories that could not be opened, because a lock in them is
         not free: a put back directory must not lead beside them (JUDGEMENT-5).
         """
-        views = dict[int, View]()
+        views = dict[int, DecisionView]()
         for path in self._not_entered:
             with contextlib.suppress(EmbedlogError):
                 views |= self.workers.at(path, partial(self._shown_in, path))
         return views
 
-    def _shown_in(self, path: Path) -> dict[int, View]:
+    def _shown_in(self, path: Path) -> dict[int, DecisionView]:
         """What the copy in a directory shows without its locks; nothing if it is a stranger."""
         opened = member_directories.enter(partial(self.make, reading=True), path)
         try:
-            views = self.decisions.views([opened.copy])
+            views = self.decisions.read_views([opened.copy])
             own = registration.in_file(opened.path, opened.entered.membership)
             return {
                 node: view
@@ -765,7 +765,7 @@ class SetMembers:
         """Begin damaged copies of the decision log again. A directory that fails returns first."""
         opened = self._opened.copy()
         used = {node for node in opened if self.directories.get(node) is not None} - self._unjudged
-        for node, problem in damaged_copies(
+        for node, problem in find_damaged_copies(
             self.decisions, {node: opened[node].copy for node in used}
         ).items():
             try:

@@ -16,7 +16,11 @@ from uuid import UUID
 
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, in_file
-from embedlog.replicas.decisions.decision_view import CHUNK_BYTES, Fetched, numbered_from
+from embedlog.replicas.decisions.decision_view import (
+    CHUNK_BYTES,
+    FetchedBatches,
+    numbered_records_from,
+)
 from embedlog.replicas.rules.records import (
     NO_LEADER,
     TOPIC,
@@ -40,7 +44,7 @@ class Copy(Protocol):
     """A copy of the decision log."""
 
     def published(self) -> tuple[Published, object]: ...
-    def read(self, offset: int, max_bytes: int, upto: int | None = None) -> Fetched: ...
+    def read(self, offset: int, max_bytes: int, upto: int | None = None) -> FetchedBatches: ...
 
 
 class RecentDecision(NamedTuple):
@@ -99,9 +103,9 @@ class _Batch(NamedTuple):
     records: tuple[Record, ...]
 
 
-def _batches(found: Fetched, position: int) -> Iterator[_Batch]:
+def _batches(found: FetchedBatches, position: int) -> Iterator[_Batch]:
     """The batches from a position on."""
-    records = list(numbered_from(found, position))
+    records = list(numbered_records_from(found, position))
     offsets = [offset for offset, _ in records]
     for row in found.batches:
         base = int(row["base_offset"])

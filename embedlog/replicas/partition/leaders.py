@@ -241,7 +241,7 @@ class Leaders(PartitionDirectories):
         state that was read.
         """
         try:
-            state = self._decisions.settled()
+            state = self._decisions.settled_state()
             if not self._has_decision(state, read):
                 state = self._decisions.settle(deadline_ns)
         except NotEnoughDirectoriesError as problem:

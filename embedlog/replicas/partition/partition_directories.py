@@ -69,7 +69,7 @@ class Decisions(Protocol):
     def settle(self, deadline_ns: int | None = None) -> State:
         """The newest state, in which every record counts. Raises NotEnoughDirectoriesError."""
 
-    def settled(self) -> State:
+    def settled_state(self) -> State:
         """The state at the last decision or settlement of this process: all of its records count,
         and later ones may exist.
         """

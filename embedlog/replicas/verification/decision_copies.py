@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from embedlog.descriptions.replicas import RepairedReplica, ReplicaDifference
 from embedlog.errors import NotEnoughDirectoriesError, StorageError
-from embedlog.replicas.decisions.copy_renewal import Damage, damage_of
+from embedlog.replicas.decisions.copy_renewal import CopyDamage, find_damage
 from embedlog.replicas.rules.records import LOG
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class DecisionCopies:
         self._members.renew_copy(difference.node, damage.problem)
         return RepairedReplica(LOG, 0, difference.node, sources[0], difference.path, 0, damage.end)
 
-    def _damage(self, opened: Opened) -> Damage | None:
+    def _damage(self, opened: Opened) -> CopyDamage | None:
         """The damage of a copy. A directory that fails, or is missing, has none
         (DECISIONCOPIES-2).
         """
@@ -67,7 +67,7 @@ class DecisionCopies:
         if directories.get(opened.node) is None:
             return None
         try:
-            found = damage_of(opened.copy)
+            found = find_damage(opened.copy)
             problem = None if found is None else directories.missing(opened.node)
         except StorageError as failure:
             found = None
