@@ -231,7 +231,7 @@ class ReplicatedEngine(Engine):
 
     def still_lead(self, name: str, epochs: Mapping[int, int]) -> bool:
         """As for one directory, by a settled decision: the pages of a directory that was away show
-        nothing (LEDPARTITION-5).
+        nothing.
 
         Raises LeaderNotAvailableError without a majority.
         """

@@ -135,18 +135,20 @@ class Assignments:
             self._commit(replicas)
 
         def event(state: State) -> Event:
-            decided = replicas.decided(state)
-            return Elect(place, kind, decided.partition_epoch, replicas.observed(decided), node)
+            decided = replicas.find_decision(state)
+            return Elect(
+                place, kind, decided.partition_epoch, replicas.observe_replicas(decided), node
+            )
 
         state = self._set.decide(event, reason=f"{kind.value} election")
-        if replicas.decided(state).leader == NO_LEADER:
+        if replicas.find_decision(state).leader == NO_LEADER:
             raise error_of(Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE)
-        return replicas.leader(self._set.deadline()).node
+        return replicas.find_leader(self._set.deadline()).node
 
     def _commit(self, replicas: PartitionReplicas) -> None:
         """SETMOVE-4."""
         with suppress(LeaderChanged, EmbedlogError):
-            leader = replicas.leader(self._set.deadline())
+            leader = replicas.find_leader(self._set.deadline())
             replicas.commit(leader, leader.partition.published().log_end, self._set.deadline())
 
     def rebalance(self, percentage: int) -> dict[TopicPartition, int]:
@@ -215,7 +217,11 @@ class Assignments:
                 change = -1 if decided is None else decided.partition_epoch
                 if target is not None:
                     return Reassign(place, change, tuple(target), throttle)
-                seen = {} if decided is None else self._set.replicas(place, topic).observed(decided)
+                seen = (
+                    {}
+                    if decided is None
+                    else self._set.replicas(place, topic).observe_replicas(decided)
+                )
                 return CancelReassignment(place, change, seen)
 
             return event
@@ -228,7 +234,7 @@ class Assignments:
         self._set.decisions.decide_all(steps, self._set.deadline(), reason="reassignment")
         for tp, place in places.items():
             if not self.advance(place, tp.topic):
-                self._set.replicas(place, tp.topic).leader(self._set.deadline())
+                self._set.replicas(place, tp.topic).find_leader(self._set.deadline())
         self.clear()
 
     def in_progress(self) -> dict[TopicPartition, Reassignment]:
@@ -247,7 +253,7 @@ class Assignments:
         records = size = None
         with suppress(EmbedlogError):
             topic = state.topics[place[0]].name
-            leader = self._set.replicas(place, topic).leader(self._set.deadline()).partition
+            leader = self._set.replicas(place, topic).find_leader(self._set.deadline()).partition
             missing = [node for node in target if node not in decided.isr]
             present = {
                 each.node: each.present(place, topic)
@@ -276,7 +282,7 @@ class Assignments:
         replicas = self._set.replicas(place, topic)
         waiting = frozenset[int]()
         # without one, the other partitions do not wait
-        replicas.leader(self._set.deadline(), wait=False)
+        replicas.find_leader(self._set.deadline(), wait=False)
         if replicas.damaged:
             repair_damaged(replicas, self._set.deadline, ending)
         decided = self._set.decisions.hint().partitions.get(place)
@@ -287,7 +293,7 @@ class Assignments:
             if copies is None:
                 copies = self._catching_up[place] = CatchUp(replicas, self._set.deadline)
             try:
-                waiting = copies.waiting(decided, ending, until_ns)
+                waiting = copies.catch_up(decided, ending, until_ns)
             except LeaderChanged:
                 return
         replicas.tend(self._set.deadline(), waiting)
@@ -309,7 +315,9 @@ class Assignments:
 
         def event(state: State, offset: int) -> Event:
             now = state.partitions.get(place, decided)
-            return FinishReassignment(place, decided.partition_epoch, replicas.observed(now))
+            return FinishReassignment(
+                place, decided.partition_epoch, replicas.observe_replicas(now)
+            )
 
         found = self._set.decisions.propose(
             Steps([event]),
@@ -320,7 +328,7 @@ class Assignments:
             if found not in SUPERSEDED:
                 logger.info("%s: the reassignment is not finished: %s", replicas.name, found.value)
             return False
-        replicas.leader(self._set.deadline())
+        replicas.find_leader(self._set.deadline())
         return True
 
     def clear(self) -> None:
@@ -352,7 +360,7 @@ class Assignments:
         decided = state.partitions.get(place)
         if decided is None or node in decided.replicas:
             return False
-        leader = self._set.replicas(place, topic).leader(self._set.deadline())
+        leader = self._set.replicas(place, topic).find_leader(self._set.deadline())
         # it may fail meanwhile
         opened = next((each for each in self._opened() if each.node == node), None)
         if opened is None or leader.epoch < decided.leader_epoch:

@@ -96,9 +96,7 @@ class ReplicaSet:
 
     @property
     def least_default(self) -> int:
-        """`min.insync.replicas` of a topic without a decided value, for this process
-        (LEADERS-9).
-        """
+        """`min.insync.replicas` of a topic without a decided value, for this process."""
         return self._config.min_insync_replicas
 
     def deadline(self) -> int:

@@ -7,7 +7,7 @@
   pieces share a task.
 - Requested topics, partitions or offsets that do not exist are an error, unless `failOnDataLoss` is
   false. A follower may know the end of a partition late: that an offset is above it counts after a
-  wait for the end (LEDPARTITION-6).
+  wait for the end.
 
 With `failOnDataLoss=false` each loss is a warning, at every step: at a new query, at a batch that
 was planned earlier, and in its tasks. The query goes on from a position that exists. Without any of

@@ -89,7 +89,7 @@ def id_bytes(text: str) -> bytes:
 
 class UnsupportedTopicIdError(UnsupportedFormatError, ForeignDirectoryError):
     """A partition.metadata of an unsupported version: for a set it is as unreadable as a malformed
-    one (PARTITIONDIRECTORY-3).
+    one.
     """
 
 

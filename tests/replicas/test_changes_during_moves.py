@@ -74,7 +74,7 @@ def test_a_replica_that_another_process_adds_to_the_isr_meanwhile_has_joined(
         place = next(iter(log._engine.set.decisions.hint().partitions))
         replicas = log._engine.set.replicas(place, "t")
         until = system.boot_ns() + 20_000_000_000
-        leader = replicas.leader(until)
+        leader = replicas.find_leader(until)
         copy = partition_replicas.copy
         calls = list[int]()
 
@@ -84,9 +84,9 @@ def test_a_replica_that_another_process_adds_to_the_isr_meanwhile_has_joined(
             if len(calls) == 1:
                 monkeypatch.setattr(partition_replicas, "copy", copy)
                 there = other._engine.set.replicas(place, "t")
-                assert there.join(there.leader(until), 3, until)
+                assert there.add_to_isr(there.find_leader(until), 3, until)
             return found
 
         monkeypatch.setattr(partition_replicas, "copy", copied)
-        assert replicas.join(leader, 3, until)
+        assert replicas.add_to_isr(leader, 3, until)
         assert isr(log) == [1, 2, 3]

@@ -261,7 +261,7 @@ def test_a_new_copy_counts_for_no_majority_before_it_is_level(tmp_path: Path, po
 def test_a_malformed_file_of_a_closed_partition_is_damage_of_one_replica(
     tmp_path: Path, name: str, partition: str
 ) -> None:
-    """Its directory stays in use, and the replica or copy begins again (PARTITIONDIRECTORY-3)."""
+    """Its directory stays in use, and the replica or copy begins again."""
     made(tmp_path)
     path = tmp_path / "d2" / partition / name
     os.truncate(path, path.stat().st_size // 2)

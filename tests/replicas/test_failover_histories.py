@@ -85,8 +85,8 @@ class History:
         if not outside:
             return
         try:
-            leader = process.replicas.leader(self.deadline())
-            self.counts["joined"] += process.replicas.join(
+            leader = process.replicas.find_leader(self.deadline())
+            self.counts["joined"] += process.replicas.add_to_isr(
                 leader, self.rng.choice(outside), self.deadline()
             )
         except (LeaderNotAvailableError, LeaderChanged) as problem:
@@ -113,10 +113,10 @@ class History:
         process = self.processes[0]
         for node in (1, 2, 3):
             if node not in self.decisions.partition.isr:
-                assert process.replicas.join(
-                    process.replicas.leader(self.deadline(5000)), node, self.deadline(5000)
+                assert process.replicas.add_to_isr(
+                    process.replicas.find_leader(self.deadline(5000)), node, self.deadline(5000)
                 )
-        leader = process.replicas.leader(self.deadline(5000))
+        leader = process.replicas.find_leader(self.deadline(5000))
         process.replicas.commit(leader, leader.partition.published().log_end, self.deadline(5000))
         found = content(process)
         assert found[: len(self.read)] == self.read

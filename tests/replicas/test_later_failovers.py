@@ -102,7 +102,7 @@ def test_a_commit_of_offsets_is_looked_for_at_every_next_leader(
             commit(log, group, 2)
         found.until(OFFSETS.topic, lambda each: each.leader == 1 and len(each.isr) == 3)
         copy = partition_replicas.copy
-        wait_for_commit = ReplicatedPartition._committed
+        wait_for_commit = ReplicatedPartition._wait_for_commit
         lost = threading.Event()
         waiting = threading.Event()
         result = list[object]()
@@ -135,7 +135,7 @@ def test_a_commit_of_offsets_is_looked_for_at_every_next_leader(
             result.append("acknowledged")
 
         monkeypatch.setattr(partition_replicas, "copy", copied)
-        monkeypatch.setattr(ReplicatedPartition, "_committed", waits)
+        monkeypatch.setattr(ReplicatedPartition, "_wait_for_commit", waits)
         worker = threading.Thread(target=work)
         worker.start()
         assert waiting.wait(DEADLINE_S)
@@ -196,7 +196,9 @@ def test_an_append_without_idempotence_is_found_by_the_epoch_in_which_it_was_mad
             producer.send("t", b"a", partition=0).result(DEADLINE_S)
             another.send("t", b"b", partition=0).result(DEADLINE_S)
             # as after a slow follower
-            monkeypatch.setattr(ReplicatedPartition, "_together", lambda partition, leader: None)
+            monkeypatch.setattr(
+                ReplicatedPartition, "_prepare_followers", lambda partition, leader: None
+            )
             monkeypatch.setattr(ReplicaLog, "commit", raised)
             monkeypatch.setattr(PartitionReplicas, "commit", commits)
             assert producer.send("t", b"X", partition=0).result(DEADLINE_S).offset == 2
@@ -218,7 +220,7 @@ def test_a_deletion_of_records_is_repeated_at_the_next_leader(
                 producer.send("t", b"%d" % number, partition=0)
             producer.flush()
             another.send("t", b"10", partition=0).result(DEADLINE_S)
-            in_followers = RecordDeletion.in_followers
+            in_followers = RecordDeletion.delete_in_followers
             lost = list[int]()
 
             def raised(deletion: RecordDeletion, leader: Leader) -> None:
@@ -229,7 +231,7 @@ def test_a_deletion_of_records_is_repeated_at_the_next_leader(
                     another.send("t", b"11", partition=0).result(DEADLINE_S)
                 in_followers(deletion, leader)
 
-            monkeypatch.setattr(RecordDeletion, "in_followers", raised)
+            monkeypatch.setattr(RecordDeletion, "delete_in_followers", raised)
             assert found.log.delete_records({PARTITION: 8}) == {PARTITION: 8}
         assert lost == [1]
         found.bring_back(1)

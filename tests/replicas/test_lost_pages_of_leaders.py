@@ -26,8 +26,8 @@ def used(log: embedlog.Log) -> tuple[PartitionReplicas, Leader, Partition]:
     """The replicas of the partition, its leader, and a follower."""
     assert values(log) == WANTED
     replicas = next(each for each in log._engine.set.used() if each.topic == "t")  # type: ignore[attr-defined]
-    leader = replicas.leader(log._engine.set.deadline())  # type: ignore[attr-defined]
-    follower = replicas.reached(2)
+    leader = replicas.find_leader(log._engine.set.deadline())  # type: ignore[attr-defined]
+    follower = replicas.find_replica(2)
     assert leader.node == 1
     assert follower is not None
     return replicas, leader, follower
@@ -60,13 +60,13 @@ def test_a_high_watermark_of_a_page_without_a_role_is_not_learnt(tmp_path: Path)
             held.publish(held.now._replace(high_watermark=before - 1), held.replica)
         lose_role(leader.partition)
         with pytest.raises(LeaderChanged):
-            replicas.spread(leader, log._engine.set.deadline())  # type: ignore[attr-defined]
+            replicas.spread_high_watermark(leader, log._engine.set.deadline())  # type: ignore[attr-defined]
         assert follower.published().high_watermark == before - 1
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_a_page_shows_after_its_role_is_lost_is_dropped(tmp_path: Path, fails: bool) -> None:
-    """The page changes between the look for the leader and the read (LEDPARTITION-4)."""
+    """The page changes between the look for the leader and the read."""
     with filled(tmp_path) as log:
         _, leader, _ = used(log)
         calls = []

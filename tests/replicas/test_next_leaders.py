@@ -70,7 +70,7 @@ def appended_by_the_leader_alone(
     for node in (2, 3):
         process.disks[node].broken = False
     process.forgive()
-    process.replicas.join(process.replicas.leader(far()), 2, far())
+    process.replicas.add_to_isr(process.replicas.find_leader(far()), 2, far())
     return progress
 
 
@@ -117,7 +117,7 @@ def test_a_record_of_a_producer_that_the_next_leader_does_not_know_is_not_append
         process.disks[3].broken = False
         process.forgive()
         process.disks[1].broken = True
-        assert process.replicas.join(process.replicas.leader(far()), 3, far())
+        assert process.replicas.add_to_isr(process.replicas.find_leader(far()), 3, far())
         process.disks[2].broken = True
         process.partition.append(run_of(b"later"))
         assert (decisions.partition.leader, process.published(3).log_start) == (3, 4)
@@ -244,7 +244,7 @@ def test_a_record_that_is_appended_again_after_an_unclean_election_is_committed_
         progress = AppendProgress(run)
         process.partition.append(run, progress=progress)
         lead_uncleanly(process, decisions, 2)
-        assert process.replicas.join(process.replicas.leader(far()), 3, far())
+        assert process.replicas.add_to_isr(process.replicas.find_leader(far()), 3, far())
         # another thread copies to them
         monkeypatch.setattr(Followers, "_enter", lambda followers: [])
         done = process.partition.append(run, progress=progress)
@@ -274,7 +274,7 @@ def second_leader_failing(
     process: Process, uses: int, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     """The second directory fails after some more uses, once it leads."""
-    leader = process.replicas.leader
+    leader = process.replicas.find_leader
 
     def led(*arguments: Any, **options: Any) -> Leader:
         found: Leader = leader(*arguments, **options)
@@ -285,7 +285,7 @@ def second_leader_failing(
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(process.replicas, "leader", led)
+        patched.setattr(process.replicas, "find_leader", led)
         yield
 
 
@@ -337,7 +337,7 @@ def deleted(process: Process) -> None:
 
 
 def committed(process: Process) -> None:
-    found = process.replicas.leader(far())
+    found = process.replicas.find_leader(far())
     try:
         process.replicas.commit_for_all(found, 2, far())
     except LeaderChanged:

@@ -96,7 +96,7 @@ def test_a_replica_that_joins_after_the_preparation_takes_the_high_watermark(
     """It knows the high watermark of its last copy. The leader had not deleted, and an offset that
     exists was out of range.
     """
-    in_sync = PartitionReplicas.in_sync
+    in_sync = PartitionReplicas.find_in_sync
     calls = list[int]()
 
     def before_the_join(
@@ -110,7 +110,7 @@ def test_a_replica_that_joins_after_the_preparation_takes_the_high_watermark(
     with embedlog.open(paths(tmp_path), config=QUIET) as log:
         log.create_topic("t", assignment={0: [1, 2, 3]})
         send(log, *(b"%d" % number for number in range(10)))
-        monkeypatch.setattr(PartitionReplicas, "in_sync", before_the_join)
+        monkeypatch.setattr(PartitionReplicas, "find_in_sync", before_the_join)
         assert log.delete_records({T0: 10}) == {T0: 10}
         monkeypatch.undo()
         assert starts(log) == {1: 10, 2: 10, 3: 10}

@@ -51,7 +51,7 @@ def test_each_attempt_asks_for_the_size_of_the_isr(tmp_path: Path) -> None:
         process.partition.append(run_of(b"second"))
         process.disks[2].broken = False
         process.forgive()
-        assert process.replicas.join(process.replicas.leader(far()), 2, far())
+        assert process.replicas.add_to_isr(process.replicas.find_leader(far()), 2, far())
         process.replicas.least_default = 2
         process.disks[2].broken = True
         progress = AppendProgress(run_of(b"value"))
@@ -62,7 +62,7 @@ def test_each_attempt_asks_for_the_size_of_the_isr(tmp_path: Path) -> None:
         assert decisions.partition.isr == (1,)
         process.disks[2].broken = False
         process.forgive()
-        assert process.replicas.join(process.replicas.leader(far()), 2, far())
+        assert process.replicas.add_to_isr(process.replicas.find_leader(far()), 2, far())
         assert process.partition.append(progress.run, progress=progress).base_offset == 2
         assert (progress.committed, process.published(1).log_end) == (3, 3)
 
@@ -74,7 +74,7 @@ def test_the_next_leader_is_asked_for_the_size_of_its_isr(
     with a_set(tmp_path) as (decisions, [process]):
         process.partition.append(run_of(b"first"))
         process.replicas.least_default = 3
-        check = process.replicas.check_needed
+        check = process.replicas.check_needed_size
         lost = list[int]()
 
         def losing(leader: Leader, end: int, deadline_ns: int) -> None:
@@ -84,7 +84,7 @@ def test_the_next_leader_is_asked_for_the_size_of_its_isr(
                 raise LeaderChanged
             check(leader, end, deadline_ns)
 
-        monkeypatch.setattr(process.replicas, "check_needed", losing)
+        monkeypatch.setattr(process.replicas, "check_needed_size", losing)
         # another thread copies to them
         monkeypatch.setattr(Followers, "_enter", lambda followers: [])
         progress = AppendProgress(run_of(b"value"))
@@ -181,7 +181,7 @@ def test_a_record_that_a_compaction_removed_is_not_appended_again(tmp_path: Path
         process.disks[3].broken = False
         process.forgive()
         process.disks[1].broken = True
-        assert process.replicas.join(process.replicas.leader(far()), 3, far())
+        assert process.replicas.add_to_isr(process.replicas.find_leader(far()), 3, far())
         process.disks[2].broken = True
         put(process, b"c", b"later")
         assert (decisions.partition.leader, decisions.partition.isr) == (3, (3,))

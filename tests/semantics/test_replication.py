@@ -132,7 +132,7 @@ def test_high_watermark_stands_still_while_the_isr_is_below_the_effective_minimu
         )
         process.disks[2].broken = False
         process.forgive()
-        assert process.replicas.join(process.replicas.leader(far()), 2, far())
+        assert process.replicas.add_to_isr(process.replicas.find_leader(far()), 2, far())
         process.replicas.tend(far())
         assert (decisions.partition.elr, process.partition.bounds().high_watermark) == ((), 5)
 

@@ -1,20 +1,21 @@
 """This module is the partition that a backup uses: it gives the files of the leader, for as long as
 a copy of them takes.
 
-COPIED-1  a copy is made at the leader; a log that changes nothing takes the replica that a reader
-    takes. If its directory fails, or its replica is damaged or moved away, the whole copy is made
-    again at the next leader
-COPIED-2  a copy counts if the replica still leads in its epoch at the end (LEDPARTITION-4): else
-    files may be of another time
-COPIED-3  the time of a copy does not count as a wait for a leader. The number of copies is bounded
+A copy is made at the leader; a log that changes nothing takes the replica that a reader takes. If
+its directory fails, or its replica is damaged or moved away, the whole copy is made again at the
+next leader. A copy counts if the replica still leads in its epoch at the end: else files may be of
+another time. The time of a copy does not count as a wait for a leader, and the number of copies is
+bounded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from embedlog.errors import LeaderNotAvailableError
+from embedlog.replicas.partition.leaders import LeaderChanged
 from embedlog.replicas.partition.led_partition import LedPartition
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ class CopiedPartition(LedPartition):
         """
         self._check_open()
         for _ in range(COPIES_MAX):
-            for found in self._attempt(call, self.deadline):
-                return found
+            with suppress(LeaderChanged):
+                return self._try_call(call, self.deadline)
         raise LeaderNotAvailableError(
             f"the leader of {self._replicas.name} changed during each of {COPIES_MAX} copies"
         )

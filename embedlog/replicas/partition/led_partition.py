@@ -1,20 +1,16 @@
 """This module finds the leader for each call of a replicated partition, and reads what the leader
 shows.
 
-LEDPARTITION-1  a call that reads is repeated at the next leader if the directory of the present one
-    fails
-LEDPARTITION-2  nothing is kept about a leader but its node and epoch; its page is read by each call
-LEDPARTITION-3  a call that reads uses a leader whose high watermark has reached the start of its
-    epoch. The epoch is not lower than for earlier calls of this process (REPLICA-10). An append
-    needs neither
-LEDPARTITION-4  the page of the leader shows its epoch also after a call that reads. The result of
-    another page is dropped: it may have been cut, or made from files of another time
-LEDPARTITION-5  a leader is used while no decision has another one: each call compares the version
-    of the decisions. The page of a leader in a removed directory is never written again
-LEDPARTITION-6  a process that changes nothing may read a follower, whose high watermark is late:
-    that it ends there does not show that the log does. A leader that has committed the start of its
-    epoch shows that, or all members of the ISR together. Then a majority of the directories must
-    show that this is the ISR
+A call that reads is repeated at the next leader if the directory of the present one fails. Nothing
+is kept about a leader but its node and epoch; its page is read by each call.
+
+A call that reads uses a leader whose high watermark has reached the start of its epoch. The epoch
+is not lower than for earlier calls of this process (REPLICA-10). An append needs neither. The page
+of the leader shows its epoch also after the call. The result of another page is dropped: it may
+have been cut, or made from files of another time.
+
+A leader is used while no decision has another one: each call compares the version of the decisions.
+The page of a leader in a removed directory is never written again, so it shows its epoch for ever.
 """
 
 from __future__ import annotations
@@ -79,45 +75,50 @@ class LedPartition:
     # ---- the leader ------------------------------------------------------------------------------
 
     def deadline(self) -> int:
-        """The deadline (boot clock, ns) of work that begins at this call (CALLDEADLINE-1)."""
+        """The deadline (boot clock, ns) of work that begins at this call."""
         return bounded(system.boot_ns() + self._timeout_ms * 1_000_000)
 
-    def _until(self, deadline_ns: int | None) -> int:
+    def _deadline_of(self, deadline_ns: int | None) -> int:
         """The deadline of a call, that of the caller or of this partition."""
-        return self.deadline() if deadline_ns is None else bounded(deadline_ns)
+        if deadline_ns is None:
+            return self.deadline()
+        return bounded(deadline_ns)
 
-    def _led(self, deadline_ns: int, *, show: bool = True) -> Leader:
+    def _find_leader(self, deadline_ns: int, *, show: bool = True) -> Leader:
         """The leader, if its page still shows the epoch; otherwise the next one. `show`: as of
-        `Leaders.leader`.
+        `Leaders.find_leader`.
 
         The page of a directory that was removed shows its epoch for ever: the decisions are asked,
-        too (LEDPARTITION-5).
+        too.
         """
         self._check_leader()
-        found = self._leader
+        leader = self._leader
         changes = self._replicas.changes
-        if found is not None and changes == self._changes:
+        if leader is not None and changes == self._changes:
             try:
-                now, replica = found.partition.replica.published()
-                if now.epoch == found.epoch and (
+                now, replica = leader.partition.replica.published()
+                if now.epoch == leader.epoch and (
                     replica.role == replication.ROLE_LEADER or self._replicas.read_only
                 ):
-                    return found
+                    return leader
             except EmbedlogError as problem:
                 self._replicas.blame(problem)
         self._changes = changes
         self._leader = None
-        self._leader = found = self._replicas.leader(deadline_ns, self._lowest, show=show)
-        return found
+        leader = self._replicas.find_leader(deadline_ns, self._lowest, show=show)
+        self._leader = leader
+        return leader
 
-    def _shown(self, deadline_ns: int) -> Leader:
-        """The leader from which records may be returned (LEDPARTITION-3)."""
+    def _find_shown_leader(self, deadline_ns: int) -> Leader:
+        """The leader from which records may be returned: it has committed the start of its
+        epoch.
+        """
         while True:
             version = self._replicas.version()
-            leader = self._led(deadline_ns)
+            leader = self._find_leader(deadline_ns)
             now, replica = leader.partition.replica.published()
             if self._replicas.read_only or (
-                leads(leader, now, replica) and now.high_watermark >= replica.epoch_start
+                is_page_of(leader, now, replica) and now.high_watermark >= replica.epoch_start
             ):
                 self._lowest = max(self._lowest, leader.epoch)
                 return leader
@@ -129,78 +130,81 @@ class LedPartition:
                         f"the leader of {self._replicas.name} returns nothing before the start of "
                         "its epoch is committed"
                     )
-                    raise LeaderNotAvailableError(
-                        text, found=f"{now.high_watermark}, {problem}"
-                    ) from problem
+                    facts = f"{now.high_watermark}, {problem}"
+                    raise LeaderNotAvailableError(text, found=facts) from problem
 
     def _check_leader(self) -> None:
-        """Forget a leader that a decision has replaced (LEDPARTITION-5)."""
-        found = self._leader
+        """Forget a leader that a decision has replaced."""
+        leader = self._leader
         version = self._replicas.version()
-        if found is not None and version != self._checked_version:
+        if leader is not None and version != self._checked_version:
             self._checked_version = version
-            if self._replicas.is_replaced(found):
+            if self._replicas.is_replaced(leader):
                 self._leader = None
 
-    def _at_leader(self, call: Callable[[Partition], T]) -> T:
-        """The result of a call that reads (LEDPARTITION-1)."""
+    def _call_at_leader(self, call: Callable[[Partition], T]) -> T:
+        """The result of a call that reads; it is repeated at the next leader."""
         self._check_open()
         deadline_ns = self.deadline()
         while True:
-            for found in self._attempt(call, lambda: deadline_ns):
-                return found
-            self._check_deadline(deadline_ns)
+            try:
+                return self._try_call(call, lambda: deadline_ns)
+            except LeaderChanged:
+                self._check_deadline(deadline_ns)
 
-    def _attempt(self, call: Callable[[Partition], T], until: Callable[[], int]) -> tuple[T, ...]:
-        """The result of a call at the present leader; empty if it must be repeated. `until` gives
-        the deadline of each wait.
+    def _try_call(self, call: Callable[[Partition], T], deadline: Callable[[], int]) -> T:
+        """The result of a call at the present leader. `deadline` gives that of each wait.
+
+        Raises LeaderChanged if the call must be repeated.
         """
         leader = None
         try:
-            leader = self._shown(until())
-            found = call(leader.partition)
-            if self._shows(leader):
-                return (found,)
+            leader = self._find_shown_leader(deadline())
+            result = call(leader.partition)
+            if self._is_still_leading(leader):
+                return result
         except EmbedlogError as problem:
-            if leader is None or self._shows(leader) is not False:
-                self._failed(problem, until())
+            if leader is None or self._is_still_leading(leader) is not False:
+                self._forget_failed(problem, deadline())
         self._leader = None
-        return ()
+        raise LeaderChanged
 
-    def _shows(self, leader: Leader) -> bool | None:
-        """Whether the page still leads in the epoch (LEDPARTITION-4); None if it cannot be read."""
+    def _is_still_leading(self, leader: Leader) -> bool | None:
+        """Whether the page still leads in the epoch; None if it cannot be read."""
         with suppress(EmbedlogError):
-            return self._replicas.read_only or leads(leader, *leader.partition.replica.published())
+            return self._replicas.read_only or is_page_of(
+                leader, *leader.partition.replica.published()
+            )
         return None
 
-    def _at_once(self, call: Callable[[Partition], T]) -> T | None:
-        """As `_at_leader`, without a wait; None if there is no leader now."""
+    def _call_at_once(self, call: Callable[[Partition], T]) -> T | None:
+        """As `_call_at_leader`, without a wait; None if there is no leader now."""
         try:
             with bounded_waits(system.boot_ns()):
-                return self._at_leader(call)
+                return self._call_at_leader(call)
         except (LeaderNotAvailableError, LockTimeoutError):
             return None
 
     def _commit(self, end: int, deadline_ns: int) -> None:
         while True:
             try:
-                self._replicas.commit(self._led(deadline_ns), end, deadline_ns)
+                self._replicas.commit(self._find_leader(deadline_ns), end, deadline_ns)
                 return
             except LeaderChanged:
                 self._leader = None
             self._check_deadline(deadline_ns)
 
-    def _check_deadline(self, until: int) -> None:
-        if system.boot_ns() >= until:
+    def _check_deadline(self, until_ns: int) -> None:
+        if system.boot_ns() >= until_ns:
             raise LeaderNotAvailableError(
                 f"the leader of {self._replicas.name} changed until the deadline"
             )
 
-    def _failed(self, problem: EmbedlogError, until: int) -> None:
+    def _forget_failed(self, problem: EmbedlogError, until_ns: int) -> None:
         """Look for the leader again after an error of its directory. Raises errors of this
         process.
         """
-        self._replicas.blame(problem, until)
+        self._replicas.blame(problem, until_ns)
         self._leader = None
 
     def check_open(self) -> None:
@@ -210,7 +214,7 @@ class LedPartition:
     @property
     def closed(self) -> bool:
         """Whether its topic was deleted."""
-        return self._replicas.deleted()
+        return self._replicas.is_deleted()
 
     @property
     def place(self) -> Place:
@@ -228,58 +232,64 @@ class LedPartition:
     @property
     def node(self) -> int:
         """The node of the leader. Raises LeaderNotAvailableError."""
-        return self._led(self.deadline()).node
+        return self._find_leader(self.deadline()).node
 
     # ---- the published state ---------------------------------------------------------------------
 
     def published(self) -> Published:
         """The tuple of the leader."""
-        return self._at_leader(lambda partition: partition.published())
+        return self._call_at_leader(lambda partition: partition.published())
 
     def bounds(self) -> Bounds:
         """The present offsets, from one read of the leader's page."""
-        return self._at_leader(lambda partition: partition.bounds())
+        return self._call_at_leader(lambda partition: partition.bounds())
 
     def awaited_bounds(self, end: int, isolation: str, since_ns: int | None = None) -> Bounds:
         """The present offsets, after a wait until the deadline for a replica with the records below
-        `end` (LEDPARTITION-6).
+        `end`.
 
         `since_ns`: a reader has found nothing since then (boot clock), although a replica showed
         the records. Its page can be that of a lost directory, so the wait ends with the deadline of
         the first call. Raises LeaderNotAvailableError.
+
+        A process that changes nothing may read a follower, whose high watermark is late: that it
+        ends there does not show that the log does. A leader that has committed the start of its
+        epoch shows that, or all members of the ISR together. Then a majority of the directories
+        must show that this is the ISR.
         """
-        until = (
-            self.deadline()
-            if since_ns is None
-            else bounded(since_ns + self._timeout_ms * 1_000_000)
-        )
+        if since_ns is None:
+            until_ns = self.deadline()
+        else:
+            until_ns = bounded(since_ns + self._timeout_ms * 1_000_000)
         while True:
             version = self._replicas.version()
-            final, bounds, page = self._at_leader(
+            is_final, bounds, page = self._call_at_leader(
                 lambda partition: (
                     self._is_final(partition),
                     partition.bounds(),
                     partition.mapped_page,
                 )
             )
-            shown = end_offset(bounds, isolation)
-            there = shown >= end
-            if (there and since_ns is None) or (not there and (final or self._replicas.lacks(end))):
+            shown_end = end_offset(bounds, isolation)
+            is_shown = shown_end >= end
+            if is_shown and since_ns is None:
                 return bounds
-            if system.boot_ns() >= until:
-                what = "returns" if there else "shows"
+            if not is_shown and (is_final or self._replicas.has_lost(end)):
+                return bounds
+            if system.boot_ns() >= until_ns:
+                verb = "returns" if is_shown else "shows"
                 text = (
-                    f"no replica of {self._replicas.name} in sync {what} all records below {end} "
+                    f"no replica of {self._replicas.name} in sync {verb} all records below {end} "
                     "before the deadline"
                 )
-                raise LeaderNotAvailableError(text, expected=f"offset {end}", found=shown)
+                raise LeaderNotAvailableError(text, expected=f"offset {end}", found=shown_end)
             self._leader = None  # another replica may show more
-            # else a wait for it would end at once
-            awaited = page is not None and bounds.high_watermark < end
-            self._replicas.wait(
-                version, until, [(page, end - 1)] if page is not None and awaited else []
-            )
-            if there:
+            tails: list[tuple[Page, int]] = []
+            # a wait for a committed offset would end at once
+            if page is not None and bounds.high_watermark < end:
+                tails.append((page, end - 1))
+            self._replicas.wait(version, until_ns, tails)
+            if is_shown:
                 return bounds
 
     def _is_final(self, partition: Partition) -> bool:
@@ -296,76 +306,80 @@ class LedPartition:
     @property
     def path(self) -> Path:
         """The leader's directory of the partition, for messages."""
-        return self._at_leader(lambda partition: partition.path)
+        return self._call_at_leader(lambda partition: partition.path)
 
     @property
     def mapped_page(self) -> Page | None:
         """The leader's control page, for waits on it; None while there is no leader."""
         self._check_leader()
-        return self._at_once(lambda partition: partition.mapped_page)
+        return self._call_at_once(lambda partition: partition.mapped_page)
 
     def open(self) -> None:
         """Find the leader, and load its files."""
-        self._at_leader(lambda partition: partition.open())
+        self._call_at_leader(lambda partition: partition.open())
 
     def is_led(self) -> bool:
         """Whether it has a leader now; nothing waits for one."""
-        return self._at_once(lambda partition: partition.published()) is not None
+        return self._call_at_once(lambda partition: partition.published()) is not None
 
     def check_page(self) -> None:
         """At the end of a wait: look at the leader's page again."""
         self._check_leader()
-        self._at_once(lambda partition: partition.check_page())
+        self._call_at_once(lambda partition: partition.check_page())
 
     def notify(self) -> None:
         """Wake the processes that follow decisions in this partition."""
-        self._at_leader(lambda partition: partition.notify())
+        self._call_at_leader(lambda partition: partition.notify())
 
     def is_prepared(self) -> bool:
         """As `Partition.is_prepared`, of the leader."""
-        return self._at_leader(lambda partition: partition.is_prepared())
+        return self._call_at_leader(lambda partition: partition.is_prepared())
 
     def holds_data(self) -> bool:
         """As `Partition.holds_data`, of the leader."""
-        return self._at_leader(lambda partition: partition.holds_data())
+        return self._call_at_leader(lambda partition: partition.holds_data())
 
     # ---- reading ---------------------------------------------------------------------------------
 
     def unread_bytes(self, offset: int) -> int | None:
         """As `Partition.unread_bytes`, of the leader."""
-        return self._at_leader(lambda partition: partition.unread_bytes(offset))
+        return self._call_at_leader(lambda partition: partition.unread_bytes(offset))
 
     def end_by_time(self, first: int, last: int, end_ms: int) -> int:
         """As `Partition.end_by_time`, of the leader."""
-        return self._at_leader(lambda partition: partition.end_by_time(first, last, end_ms))
+        return self._call_at_leader(lambda partition: partition.end_by_time(first, last, end_ms))
 
     def skip_by_time(self, offset: int, start_ms: int, end_ms: int) -> int:
         """As `Partition.skip_by_time`, of the leader."""
-        return self._at_leader(lambda partition: partition.skip_by_time(offset, start_ms, end_ms))
+        return self._call_at_leader(
+            lambda partition: partition.skip_by_time(offset, start_ms, end_ms)
+        )
 
     def split_points(
         self, start: int, end: int, max_bytes: int, count: int | None = None
     ) -> list[SplitPoint]:
         """As `Partition.split_points`, of the leader."""
-        return self._at_leader(
+        return self._call_at_leader(
             lambda partition: partition.split_points(start, end, max_bytes, count)
         )
 
     def size_bytes(self) -> int:
         """Bytes in the logs of all segments of the leader."""
-        return self._at_leader(lambda partition: partition.size_bytes())
+        return self._call_at_leader(lambda partition: partition.size_bytes())
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """As `Partition.epoch_end`, from the leader."""
-        return self._at_leader(lambda partition: partition.epoch_end(epoch))
+        return self._call_at_leader(lambda partition: partition.epoch_end(epoch))
 
     def offset_for_time(
         self, timestamp_ms: int, isolation: str = "read_uncommitted"
     ) -> OffsetAndTimestamp | None:
         """As `Partition.offset_for_time`, from the leader."""
-        return self._at_leader(lambda partition: partition.offset_for_time(timestamp_ms, isolation))
+        return self._call_at_leader(
+            lambda partition: partition.offset_for_time(timestamp_ms, isolation)
+        )
 
 
-def leads(leader: Leader, now: Published, replica: Replica) -> bool:
+def is_page_of(leader: Leader, now: Published, replica: Replica) -> bool:
     """Whether the tuple and the state of a page are those of this leader."""
     return replica.role == replication.ROLE_LEADER and now.epoch == leader.epoch

@@ -1,16 +1,12 @@
 """This module is the partition that a consumer with a rack uses: it reads a replica in this rack,
 if there is one (REPLICA-27).
 
-NEARBY-1  a read goes to a follower of the decided ISR whose page is in the epoch of that decision,
-    up to its own high watermark. If the leader is in the rack, or no such follower has the offset,
-    it goes to the leader
-NEARBY-2  an offset out of the range of a follower is asked again at the leader. So is a read whose
-    follower fails: its directory is treated as one that failed in any other call
-NEARBY-3  a read never goes to a follower in a lower epoch than an earlier one has read from
-NEARBY-4  a reader brings its follower the high watermark of the leader, and does not wait for the
-    next copy. One that changes nothing waits
-NEARBY-5  a wait watches the page of the replica that was asked last. If that one has all that the
-    leader shows, it watches the leader's page, which changes first
+A read goes to a follower of the decided ISR whose page is in the epoch of that decision, up to its
+own high watermark. If the leader is in the rack, or no such follower has the offset, it goes to the
+leader. A read never goes to a follower in a lower epoch than an earlier one has read from.
+
+A reader brings its follower the high watermark of the leader, and does not wait for the next copy.
+One that changes nothing waits.
 """
 
 from __future__ import annotations
@@ -50,7 +46,8 @@ class NearbyPartition(ReplicatedPartition):
     ) -> None:
         super().__init__(replicas, config, lock_timeout_ms, check_open)
         self._rack = rack
-        self._seen = (-1, -1)  # the decisions and the directories for which the next two were read
+        # the versions of decisions and directories for which the next two were read
+        self._versions = (-1, -1)
         self._epoch = -1
         self._nodes = tuple[int, ...]()
         self._node = -1  # the follower of the last read
@@ -66,16 +63,19 @@ class NearbyPartition(ReplicatedPartition):
 
     # ---- the replica -----------------------------------------------------------------------------
 
-    def _near(self, offset: int) -> Partition | None:
-        """The follower to read at an offset; None: the leader (NEARBY-1). With -1 any offset."""
+    def _find_near(self, offset: int) -> Partition | None:
+        """The follower to read at an offset; None: the leader. With -1 any offset."""
         self._check_open()
-        seen = self._replicas.version(), self._replicas.changes
-        if seen != self._seen:
-            self._epoch, self._nodes = self._replicas.in_rack(self._rack)
-            self._seen = seen
-        found: list[tuple[bool, int, int, int, Partition]] = []
-        for node in self._nodes if self._epoch >= self._lowest else ():
-            follower = self._replicas.reached(node)
+        versions = (self._replicas.version(), self._replicas.changes)
+        if versions != self._versions:
+            self._epoch, self._nodes = self._replicas.find_in_rack(self._rack)
+            self._versions = versions
+        nodes = self._nodes
+        if self._epoch < self._lowest:
+            nodes = ()
+        followers: list[tuple[bool, int, int, int, Partition]] = []
+        for node in nodes:
+            follower = self._replicas.find_replica(node)
             if follower is None:
                 continue
             try:
@@ -85,11 +85,12 @@ class NearbyPartition(ReplicatedPartition):
                 continue
             follows = replica.role == replication.ROLE_FOLLOWER and now.epoch == self._epoch
             if follows and (offset < 0 or now.log_start <= offset <= now.log_end):
-                found.append((node == self._node, now.log_end, now.high_watermark, node, follower))
-        if not found:
+                is_same = node == self._node
+                followers.append((is_same, now.log_end, now.high_watermark, node, follower))
+        if not followers:
             self._node = -1
             return None
-        *_, self._node, near = max(found, key=lambda each: each[:4])
+        *_, self._node, near = max(followers, key=lambda ranked: ranked[:4])
         return near
 
     # ---- reading ---------------------------------------------------------------------------------
@@ -112,18 +113,19 @@ class NearbyPartition(ReplicatedPartition):
         """As `Partition.fetch`, from a replica in the rack or from the leader. With `upto` it has
         the records below that.
         """
-        near = None if getattr(self._held, "leader", None) is not None else self._near(offset)
-        found = (
-            None if near is None else self._fetched(near, offset, max_bytes, isolation, upto, pool)
-        )
-        if found is None:
-            found = super().fetch(
+        fetched: Fetched | None = None
+        if getattr(self._locked, "leader", None) is None:
+            near = self._find_near(offset)
+            if near is not None:
+                fetched = self._fetch_near(near, offset, max_bytes, isolation, upto, pool)
+        if fetched is None:
+            fetched = super().fetch(
                 offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool
             )
-        self._next = found.next_offset
-        return found
+        self._next = fetched.next_offset
+        return fetched
 
-    def _fetched(
+    def _fetch_near(
         self,
         near: Partition,
         offset: int,
@@ -132,16 +134,20 @@ class NearbyPartition(ReplicatedPartition):
         upto: int | None,
         pool: BufferPool | None,
     ) -> Fetched | None:
-        """What a follower has; None if the leader is to be asked (NEARBY-2)."""
+        """What a follower has; None if the leader is to be asked.
+
+        That is so for an offset out of the range of the follower, and if the follower fails: its
+        directory is treated as one that failed in any other call.
+        """
         try:
-            found = near.fetch(
+            fetched = near.fetch(
                 offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool
             )
-            if found.next_offset <= offset:
-                before = near.bounds()
+            if fetched.next_offset <= offset:
+                earlier_bounds = near.bounds()
                 self._next = offset
-                if self._advanced(near) != before:
-                    found = near.fetch(
+                if self._advance(near) != earlier_bounds:
+                    fetched = near.fetch(
                         offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool
                     )
         except OffsetOutOfRangeError:
@@ -150,15 +156,16 @@ class NearbyPartition(ReplicatedPartition):
             self._replicas.blame(problem)
             return None
         self._lowest = max(self._lowest, self._epoch)
-        # the caller knows what is there
-        return None if upto is not None and found.next_offset <= offset else found
+        if upto is not None and fetched.next_offset <= offset:
+            return None  # the caller knows that there are records
+        return fetched
 
     def bounds(self) -> Bounds:
         """The offsets of the replica that is read next."""
-        near = self._near(self._next)
+        near = self._find_near(self._next)
         if near is not None:
             try:
-                return self._advanced(near)
+                return self._advance(near)
             except EmbedlogError as problem:
                 self._replicas.blame(problem)
         self._waiting_at = None
@@ -166,7 +173,7 @@ class NearbyPartition(ReplicatedPartition):
 
     def unread_bytes(self, offset: int) -> int | None:
         """As `Partition.unread_bytes`, of the replica that is read next."""
-        near = self._near(offset)
+        near = self._find_near(offset)
         if near is not None:
             try:
                 return near.unread_bytes(offset)
@@ -174,36 +181,42 @@ class NearbyPartition(ReplicatedPartition):
                 self._replicas.blame(problem)
         return super().unread_bytes(offset)
 
-    def _advanced(self, near: Partition) -> Bounds:
-        """The offsets of a follower, after it got the leader's high watermark (NEARBY-4)."""
-        found = near.bounds()
-        leader = self._replicas.present_leader()
-        theirs = None if leader is None else leader.partition.bounds()
-        if leader is not None and theirs is not None and self._lacks_mark(found, theirs):
+    def _advance(self, near: Partition) -> Bounds:
+        """The offsets of a follower, after it got the leader's high watermark."""
+        own = near.bounds()
+        leader = self._replicas.find_present_leader()
+        if leader is None:
+            self._waiting_at = near
+            return own
+        theirs = leader.partition.bounds()
+        if self._needs_mark(own, theirs):
             try:
                 near.replica.learn(leader.epoch, theirs.high_watermark, system.boot_ns() + LEARN_NS)
             except (Fenced, LockTimeoutError):
                 self._learn_ns = system.boot_ns() + PAUSE_NS
-            found = near.bounds()
-        level = (
-            theirs is not None
-            and found.high_watermark >= theirs.high_watermark
-            and found.last_stable >= theirs.last_stable
+            own = near.bounds()
+        is_level = (
+            own.high_watermark >= theirs.high_watermark and own.last_stable >= theirs.last_stable
         )
-        self._waiting_at = None if level else near
-        return found
+        # the leader's page changes first
+        self._waiting_at = None if is_level else near
+        return own
 
-    def _lacks_mark(self, own: Bounds, theirs: Bounds) -> bool:
-        lower = own.high_watermark < min(theirs.high_watermark, own.log_end)
-        return lower and not self._replicas.read_only and system.boot_ns() >= self._learn_ns
+    def _needs_mark(self, own: Bounds, theirs: Bounds) -> bool:
+        is_lower = own.high_watermark < min(theirs.high_watermark, own.log_end)
+        return is_lower and not self._replicas.read_only and system.boot_ns() >= self._learn_ns
 
     # ---- waits -----------------------------------------------------------------------------------
 
     @property
     def mapped_page(self) -> Page | None:
-        """The page of a replica, for waits on it (NEARBY-5)."""
+        """The page of a replica, for waits on it: of the one that was asked last. If that one has
+        all that the leader shows, of the leader.
+        """
         near = self._waiting_at
-        return super().mapped_page if near is None else near.mapped_page
+        if near is None:
+            return super().mapped_page
+        return near.mapped_page
 
     def check_page(self) -> None:
         """At the end of a wait: look at the pages again."""

@@ -1,14 +1,10 @@
 """This module is the partition that callers of a set use: every call goes to the leader, and
 failovers are hidden.
 
-REPLICATEDPARTITION-1  an append is made once: before it continues at another leader, the epochs of
-    that leader show which of its batches are there (PARTITIONREPLICAS-1). Each attempt with
-    acks=all asks for the size of the ISR, until it was large enough after the commit
-REPLICATEDPARTITION-2  a decision under the append lock counts only after its commit: leaving
-    `exclusive` waits for that (REPLICA-22)
-REPLICATEDPARTITION-3  `delete_records` raises the log start in the followers of the ISR first, and
-    in the leader last. What readers of the leader miss is deleted in the whole ISR. A call that is
-    refused has deleted nothing, or its error says that it has begun (RECORDDELETION-2)
+An append is made once: before it continues at another leader, the epochs of that leader show which
+of its batches are there. Each attempt with acks=all asks for the size of the ISR, until it was
+large enough after the commit. A decision under the append lock counts only after its commit:
+leaving `exclusive` waits for that (REPLICA-22).
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ from embedlog.partition.replication.replica_log import Fenced, NotLeader, TooFew
 from embedlog.replicas.members import directory_workers
 from embedlog.replicas.members.open_directories import is_of_storage
 from embedlog.replicas.partition.leaders import Leader, LeaderChanged
-from embedlog.replicas.partition.led_partition import LedPartition, leads
+from embedlog.replicas.partition.led_partition import LedPartition, is_page_of
 from embedlog.replicas.partition.parallel_sync import (
     NEVER,
     commit_and_sync,
@@ -43,7 +39,7 @@ from embedlog.replicas.partition.parallel_sync import (
 )
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from embedlog.replicas.partition.record_deletion import RecordDeletion
-from embedlog.replicas.partition.repeated_appends import committed_in, survived
+from embedlog.replicas.partition.repeated_appends import is_in_log_of, reduce_to_survivors
 from embedlog.replicas.partition.usual_reads import LeaderTail
 from embedlog.storage.call_deadline import wait_end
 
@@ -61,7 +57,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Together(NamedTuple):
+class _JointFollowers(NamedTuple):
     """A leader with the followers that take a run in the same call."""
 
     leader: Leader
@@ -98,8 +94,8 @@ class ReplicatedPartition(LedPartition):
         check_open: Callable[[], None],
     ) -> None:
         super().__init__(replicas, config, lock_timeout_ms, check_open)
-        self._held = threading.local()
-        self._followers: _Together | None = None
+        self._locked = threading.local()
+        self._followers: _JointFollowers | None = None
         self._watch: LeaderWatch | None = None
 
     # ---- durability ------------------------------------------------------------------------------
@@ -111,7 +107,7 @@ class ReplicatedPartition(LedPartition):
 
         0 while this process does not reach a member: it may have synced nothing.
         """
-        return self._with_leader(
+        return self._call_with_leader(
             lambda leader: durable_offset(self._replicas, leader), self.deadline()
         )
 
@@ -120,7 +116,7 @@ class ReplicatedPartition(LedPartition):
         Raises DurabilityError.
         """
         end = self.published().log_end
-        self.sync_to(end, self._until(deadline_ns))
+        self.sync_to(end, self._deadline_of(deadline_ns))
         return max(end, self.durable_offset)
 
     def sync_to(self, end: int, deadline_ns: int) -> None:
@@ -133,51 +129,52 @@ class ReplicatedPartition(LedPartition):
                 self._replicas, leader, min(end, leader.partition.published().log_end), deadline_ns
             )
 
-        self._with_leader(sync, deadline_ns)
+        self._call_with_leader(sync, deadline_ns)
 
     def flush_if_due(self, end: int, deadline_ns: int, unsynced_ms: int = 0) -> None:
         """Sync up to `end` in each directory that is due by its topic's settings."""
 
         def flush(leader: Leader, isr: list[tuple[int, Partition]]) -> None:
-            for _, each in isr:
-                each.flush_if_due(min(end, each.published().log_end), deadline_ns, unsynced_ms)
+            for _, replica in isr:
+                flush_end = min(end, replica.published().log_end)
+                replica.flush_if_due(flush_end, deadline_ns, unsynced_ms)
 
-        self._with_isr(flush)
+        self._call_with_isr(flush)
 
     def flush_if_late(self) -> None:
         """Sync records of the leader, if the housekeeper is late. Without a leader now, the next
         one is not waited for.
         """
         self._check_open()
-        leader = self._replicas.present_leader()
+        leader = self._replicas.find_present_leader()
         if leader is not None:
             try:
                 leader.partition.flush_if_late()
             except EmbedlogError as problem:
-                if self._shows(leader) is not False:
-                    self._failed(problem, self.deadline())
+                if self._is_still_leading(leader) is not False:
+                    self._forget_failed(problem, self.deadline())
 
-    def _with_isr(self, call: Callable[[Leader, list[tuple[int, Partition]]], T]) -> T:
+    def _call_with_isr(self, call: Callable[[Leader, list[tuple[int, Partition]]], T]) -> T:
         """The result of a call with the leader and the replicas in the ISR, the leader first
-        (`_with_leader`).
+        (`_call_with_leader`).
         """
-        return self._with_leader(
-            lambda leader: call(leader, self._replicas.in_sync(leader)), self.deadline()
+        return self._call_with_leader(
+            lambda leader: call(leader, self._replicas.find_in_sync(leader)), self.deadline()
         )
 
-    def _with_leader(self, call: Callable[[Leader], T], deadline_ns: int) -> T:
+    def _call_with_leader(self, call: Callable[[Leader], T], deadline_ns: int) -> T:
         """The result of a call with the leader; repeated after a directory has failed. At the
         deadline its error is raised.
         """
         while True:
             try:
-                return call(self._led(deadline_ns))
+                return call(self._find_leader(deadline_ns))
             except LeaderChanged:
                 self._leader = None
             except EmbedlogError as problem:
                 if system.boot_ns() >= deadline_ns:
                     raise
-                self._failed(problem, deadline_ns)
+                self._forget_failed(problem, deadline_ns)
             self._check_deadline(deadline_ns)
 
     # ---- appending -------------------------------------------------------------------------------
@@ -187,14 +184,14 @@ class ReplicatedPartition(LedPartition):
         """The leader with its followers, once an append of this process has prepared all of
         them.
         """
-        found = self._followers
+        joint = self._followers
         if (
-            found is None
-            or found.leader is not self._leader
-            or found.followers.needed != self._replicas.needed()
+            joint is None
+            or joint.leader is not self._leader
+            or joint.followers.needed != self._replicas.needed_isr_size()
         ):
             return None
-        return found.followers.direct
+        return joint.followers.direct
 
     @property
     def batch_limit(self) -> int:
@@ -207,9 +204,9 @@ class ReplicatedPartition(LedPartition):
     def note_direct(self, stamp: Stamp, next_sequence: int, seen: int) -> None:
         """As `Partition.note_direct`, for the leader of `direct_target`."""
         leader = self._leader  # another thread may forget it
-        worker = None if leader is None else self._replicas.worker(leader.node)
         if leader is None:
             return
+        worker = self._replicas.worker(leader.node)
         note = partial(leader.partition.note_direct, stamp, next_sequence, seen)
         with suppress(StorageError, LockTimeoutError):  # what is not noted is read from the log
             if worker is None or worker.is_answering():
@@ -220,7 +217,9 @@ class ReplicatedPartition(LedPartition):
     def seen_plain(self, stamp: Stamp) -> int:
         """As `Partition.seen_plain`, of the present leader only (REPLICA-16)."""
         leader = self._leader
-        return -1 if leader is None else leader.partition.seen_plain(stamp)
+        if leader is None:
+            return -1
+        return leader.partition.seen_plain(stamp)
 
     def append(
         self,
@@ -239,29 +238,33 @@ class ReplicatedPartition(LedPartition):
         append; LeaderNotAvailableError.
         """
         self._check_open()
-        until = self._until(deadline_ns)
+        until = self._deadline_of(deadline_ns)
         progress = progress or AppendProgress(run)
         progress.waiting = all_in_sync
         while True:
-            leader = self._led(until, show=not all_in_sync)
+            leader = self._find_leader(until, show=not all_in_sync)
             try:
                 if progress.pieces and progress.epochs[-1] != leader.epoch:
-                    survived(progress, leader, stamp)
-                progress.epoch = epoch = leader.epoch
-                durable = leader.partition.config.flush_messages != NEVER
+                    reduce_to_survivors(progress, leader, stamp)
+                progress.epoch = leader.epoch
+                is_durable = leader.partition.config.flush_messages != NEVER
                 if not progress.complete:
                     # in the leader's log
                     searches = progress.expected_offset is not None or progress.is_in_doubt(stamp)
-                    followers = self._together(leader) if all_in_sync and not searches else None
+                    followers = None
+                    if all_in_sync and not searches:
+                        followers = self._prepare_followers(leader)
                     if followers is None:
                         leader.partition.replica.require(
-                            epoch, all_in_sync=all_in_sync, needed=self._replicas.needed()
+                            leader.epoch,
+                            all_in_sync=all_in_sync,
+                            needed=self._replicas.needed_isr_size(),
                         )
-                    alone = flush and not (all_in_sync and durable)
-                    self._append_to(leader, progress, stamp, followers, until, flush=alone)
+                    flushes_alone = flush and not (all_in_sync and is_durable)
+                    self._append_to(leader, progress, stamp, followers, until, flush=flushes_alone)
                     self._replicas.note_worked(leader.node)
                     # as it was at the append
-                    durable = leader.partition.config.flush_messages != NEVER
+                    is_durable = leader.partition.config.flush_messages != NEVER
                 appended = progress.appended()
                 if all_in_sync and progress.committed <= appended.last_offset:
                     end = appended.last_offset + 1
@@ -270,19 +273,19 @@ class ReplicatedPartition(LedPartition):
                         self._followers.note_answers(system.boot_ns())
                     # also if the ISR is too small now: readers may have the record
                     progress.seen_committed = end
-                    self._replicas.check_needed(leader, end, until)
+                    self._replicas.check_needed_size(leader, end, until)
                     progress.committed = end
                 if not all_in_sync:
                     self._replicas.note_appended()
-                elif durable and flush:
+                elif is_durable and flush:
                     sync_if_due(self._replicas, leader, appended.last_offset + 1, until)
                 return appended
             except TooFew:
-                raise self._replicas.too_few(leader) from None
+                raise self._replicas.too_few_error(leader) from None
             except (NotLeader, LeaderChanged):
                 self._leader = None
             except EmbedlogError as problem:
-                self._failed(problem, until)
+                self._forget_failed(problem, until)
             self._check_deadline(until)
 
     def _append_to(
@@ -330,47 +333,49 @@ class ReplicatedPartition(LedPartition):
         if worker is not None and not worker.is_answering():
             worker.run(worker.probe)
 
-    def _together(self, leader: Leader) -> Followers | None:
+    def _prepare_followers(self, leader: Leader) -> Followers | None:
         """The followers that take a run in the same call; None if a directory does not answer.
 
         They change with the leader and with its ISR.
         """
-        found = self._followers
-        needed = self._replicas.needed()
+        joint = self._followers
+        needed = self._replicas.needed_isr_size()
         if (
-            found is None
-            or found.leader is not leader
-            or found.followers.stale
-            or found.followers.needed != needed
+            joint is None
+            or joint.leader is not leader
+            or joint.followers.stale
+            or joint.followers.needed != needed
         ):
-            members = self._replicas.in_sync(leader)
+            members = self._replicas.find_in_sync(leader)
             by_node = [self._replicas.worker(node) for node, _ in members]
             workers = tuple(worker for worker in by_node if worker is not None)
-            made = leader.partition.replica.with_followers(
-                [each.replica for _, each in members[1:]],
+            followers = leader.partition.replica.with_followers(
+                [replica.replica for _, replica in members[1:]],
                 leader.epoch,
                 needed,
                 [worker.disk for worker in workers],
             )
-            found = _Together(leader, made, workers)
-            self._followers = found
-        return found.followers if found.answer() else None
+            joint = _JointFollowers(leader, followers, workers)
+            self._followers = joint
+        if not joint.answer():
+            return None
+        return joint.followers
 
     # ---- the append lock -------------------------------------------------------------------------
 
     @scope
     def exclusive(self, deadline_ns: int | None = None) -> Iterator[LockedPartition]:
         """The append lock of the leader. On leaving it waits until everything in the log is
-        committed (REPLICATEDPARTITION-2).
+        committed.
 
         Meanwhile `fetch` of this thread reads up to the log end. Raises NotEnoughReplicasError.
         """
         self._check_open()
-        until = self._until(deadline_ns)
+        until = self._deadline_of(deadline_ns)
         with stack() as entered:
-            leader, held = self._enter(entered, until)
+            leader, held = self._lock_leader(entered, until)
             start = held.state.read_page().log_end
-            self._held.leader = leader
+            self._locked.leader = leader
             try:
                 yield held
             except NotLeader as changed:
@@ -379,14 +384,14 @@ class ReplicatedPartition(LedPartition):
                     f"the leader of {self._replicas.name} changed; nothing was written"
                 ) from changed
             except TooFew:
-                raise self._replicas.too_few(leader) from None
+                raise self._replicas.too_few_error(leader) from None
             except EmbedlogError as problem:
-                self._check_own(problem, leader)
+                self._raise_own_error(problem, leader)
             finally:
-                self._held.leader = None
+                self._locked.leader = None
             end = held.state.read_page().log_end
         try:
-            self._committed(leader, end, until, written=end > start)
+            self._wait_for_commit(leader, end, until, written=end > start)
         except LeaderChanged:
             self._commit_elsewhere(leader.epoch, end, until, written=end > start)
 
@@ -397,28 +402,28 @@ class ReplicatedPartition(LedPartition):
         """
         while True:
             self._leader = None
-            leader = self._led(until)
+            leader = self._find_leader(until)
             try:
-                there = committed_in(leader, epoch, end - 1)
+                is_in_log = is_in_log_of(leader, epoch, end - 1)
             except EmbedlogError as problem:
-                self._failed(problem, until)
+                self._forget_failed(problem, until)
                 self._check_deadline(until)
                 continue
-            if not there:
+            if not is_in_log:
                 raise LeaderNotAvailableError(
                     f"the leader of {self._replicas.name} changed before the commit"
                 )
             try:
-                return self._committed(leader, end, until, written=written)
+                return self._wait_for_commit(leader, end, until, written=written)
             except LeaderChanged:
                 self._check_deadline(until)
 
-    def _committed(self, leader: Leader, end: int, until: int, *, written: bool) -> None:
+    def _wait_for_commit(self, leader: Leader, end: int, until: int, *, written: bool) -> None:
         """Wait for the commit, also while the ISR is too small: the records are in the leader's
         log, and must not be repeated.
 
-        `written`: by this call, so that the size applies that this process needs (LEADERS-9).
-        Raises LeaderChanged, and at the deadline NotEnoughReplicasAfterAppendError.
+        `written`: by this call, so that the size applies that this process needs. Raises
+        LeaderChanged, and at the deadline NotEnoughReplicasAfterAppendError.
         """
         while True:
             version = self._replicas.version()
@@ -432,22 +437,23 @@ class ReplicatedPartition(LedPartition):
                 if system.boot_ns() >= wait_end(until):
                     raise
             try:
-                leads = self._replicas.leads(leader)
+                is_leading = self._replicas.is_leading(leader)
             except EmbedlogError as problem:
-                self._failed(problem, until)
+                self._forget_failed(problem, until)
                 raise LeaderChanged from problem
-            if not leads:
+            if not is_leading:
                 raise LeaderChanged
             self._replicas.wait(version, until)
 
-    def _check_own(self, problem: EmbedlogError, leader: Leader) -> NoReturn:
+    def _raise_own_error(self, problem: EmbedlogError, leader: Leader) -> NoReturn:
         """Raise the error of a decision; one of the leader's directory as LeaderNotAvailableError:
         another replica leads then.
         """
-        own = problem.path is not None and Path(problem.path).is_relative_to(leader.partition.path)
-        if not own or not is_of_storage(problem):
+        if problem.path is None or not is_of_storage(problem):
             raise problem
-        self._failed(problem, self.deadline())
+        if not Path(problem.path).is_relative_to(leader.partition.path):
+            raise problem
+        self._forget_failed(problem, self.deadline())
         raise LeaderNotAvailableError(
             f"the leader of {self._replicas.name} failed before a commit"
         ) from problem
@@ -462,26 +468,27 @@ class ReplicatedPartition(LedPartition):
         until = self.deadline()
         if now.epoch != epoch or now.high_watermark >= end:
             return now.epoch == epoch
-        while (leader := self._led(until)).epoch == epoch:
+        while True:
+            leader = self._find_leader(until)
+            if leader.epoch != epoch:
+                return False
             try:
-                self._committed(leader, end, until, written=False)
+                self._wait_for_commit(leader, end, until, written=False)
+                return True
             except LeaderChanged:
                 self._leader = None
-            else:
-                return True
             self._check_deadline(until)
-        return False
 
-    def _enter(self, entered: Stack, until: int) -> tuple[Leader, LockedPartition]:
+    def _lock_leader(self, entered: Stack, until: int) -> tuple[Leader, LockedPartition]:
         """Take the append lock of the leader; of the next one if its directory fails or the leader
         changes.
         """
         while True:
-            leader = self._led(until)
+            leader = self._find_leader(until)
             try:
                 self._check_answers(leader)
                 leader.partition.replica.require(
-                    leader.epoch, all_in_sync=True, needed=self._replicas.needed()
+                    leader.epoch, all_in_sync=True, needed=self._replicas.needed_isr_size()
                 )
                 with stack() as tried:
                     held = tried.enter(
@@ -493,18 +500,18 @@ class ReplicatedPartition(LedPartition):
             except NotLeader:
                 self._leader = None
             except EmbedlogError as problem:
-                self._failed(problem, until)
+                self._forget_failed(problem, until)
             self._check_deadline(until)
 
     def following_sequence(self, stamp: Stamp) -> int:
         """As `Partition.following_sequence`. REQUIRES `exclusive`."""
-        return self._held_leader().following_sequence(stamp)
+        return self._locked_leader().following_sequence(stamp)
 
-    def _held_leader(self) -> Partition:
+    def _locked_leader(self) -> Partition:
         """The leader whose lock this thread holds: another thread may have seen the next one
         meanwhile.
         """
-        leader: Leader = self._held.leader
+        leader: Leader = self._locked.leader
         return leader.partition
 
     def held_replica(self) -> Partition | None:
@@ -512,21 +519,21 @@ class ReplicatedPartition(LedPartition):
         `exclusive`.
 
         A look for the leader could take the lock again. Raises LeaderNotAvailableError as long as
-        the start of its epoch is not committed (LEDPARTITION-3).
+        the start of its epoch is not committed.
         """
-        held: Leader | None = getattr(self._held, "leader", None)
-        if held is None:
+        leader: Leader | None = getattr(self._locked, "leader", None)
+        if leader is None:
             return None
-        now, replica = held.page()
+        now, replica = leader.page()
         if now.high_watermark < replica.epoch_start:
             raise LeaderNotAvailableError(
                 f"the leader of {self._replicas.name} has not committed the start of its epoch"
             )
-        return held.partition
+        return leader.partition
 
     def append_held(self, batch: bytes, stamp: Stamp | None = None) -> HeldAppend:
         """As `Partition.append_held`. REQUIRES `exclusive`."""
-        return self._held_leader().append_held(batch, stamp)
+        return self._locked_leader().append_held(batch, stamp)
 
     # ---- transactions ----------------------------------------------------------------------------
 
@@ -543,13 +550,13 @@ class ReplicatedPartition(LedPartition):
         finds the marker.
         """
         self._check_open()
-        until = self._until(deadline_ns)
+        until = self._deadline_of(deadline_ns)
         while True:
-            leader = self._led(until)
+            leader = self._find_leader(until)
             try:
                 self._check_answers(leader)
                 leader.partition.replica.require(
-                    leader.epoch, all_in_sync=True, needed=self._replicas.needed()
+                    leader.epoch, all_in_sync=True, needed=self._replicas.needed_isr_size()
                 )
                 offset = leader.partition.append_marker(
                     producer_id,
@@ -561,27 +568,26 @@ class ReplicatedPartition(LedPartition):
                 self._replicas.commit_for_all(leader, leader.partition.published().log_end, until)
                 return offset
             except TooFew:
-                raise self._replicas.too_few(leader) from None
+                raise self._replicas.too_few_error(leader) from None
             except (NotLeader, LeaderChanged):
                 self._leader = None
             except EmbedlogError as problem:
-                self._failed(problem, until)
+                self._forget_failed(problem, until)
             self._check_deadline(until)
 
     def open_transactions(self) -> list[tuple[int, int, int]]:
         """As `Partition.open_transactions`, of the leader."""
-        return self._at_leader(lambda partition: partition.open_transactions())
+        return self._call_at_leader(lambda partition: partition.open_transactions())
 
     def stored_epoch(self, producer_id: int) -> int:
         """As `Partition.stored_epoch`, of the leader."""
-        return self._at_leader(lambda partition: partition.stored_epoch(producer_id))
+        return self._call_at_leader(lambda partition: partition.stored_epoch(producer_id))
 
     def delete_records(self, offset: int) -> int:
-        """As `Partition.delete_records`: the log start is on disk in all directories of the ISR
-        (REPLICATEDPARTITION-3).
+        """As `Partition.delete_records`: the log start is on disk in all directories of the ISR.
 
         Raises also NotEnoughReplicasError, NotEnoughDirectoriesError, LeaderNotAvailableError;
-        NotEnoughReplicasAfterAppendError if a replica may have deleted (RECORDDELETION-2).
+        NotEnoughReplicasAfterAppendError if a replica may have deleted.
         """
         self._check_open()
         until = self.deadline()
@@ -589,16 +595,16 @@ class ReplicatedPartition(LedPartition):
         try:
             while True:
                 try:
-                    return deletion.everywhere(self._shown(until))
+                    return deletion.delete_everywhere(self._find_shown_leader(until))
                 except (LeaderChanged, Fenced, NotLeader):
                     self._leader = None
                 except EmbedlogError as problem:
-                    self._failed(problem, until)
+                    self._forget_failed(problem, until)
                 self._check_deadline(until)
         except EmbedlogError as problem:
-            if not deletion.begun:
+            if not deletion.has_begun:
                 raise
-            raise deletion.unfinished(problem) from problem
+            raise deletion.unfinished_error(problem) from problem
 
     # ---- reading ---------------------------------------------------------------------------------
 
@@ -614,10 +620,10 @@ class ReplicatedPartition(LedPartition):
         """As `Partition.fetch`, from the leader; within `exclusive` up to the log end
         (REPLICA-22).
         """
-        held: Leader | None = getattr(self._held, "leader", None)
-        if held is not None:
-            return held.partition.replica.read(offset, max_bytes, upto)
-        return self._at_leader(
+        locked: Leader | None = getattr(self._locked, "leader", None)
+        if locked is not None:
+            return locked.partition.replica.read(offset, max_bytes, upto)
+        return self._call_at_leader(
             lambda partition: partition.fetch(
                 offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool
             )
@@ -625,32 +631,33 @@ class ReplicatedPartition(LedPartition):
 
     def point(self, offset: int, committed: bool) -> PointRead | None:
         """As `Partition.point`, of the leader, while nothing in the set changes; otherwise None."""
-        watch = self._watched()
+        watch = self._watch_leader()
         if watch is None:
             return None
         with suppress(EmbedlogError):
-            found = watch.leader.partition.point(offset, committed)
-            if found is not None and watch.is_unchanged() and self._shows(watch.leader):
-                return found
+            point = watch.leader.partition.point(offset, committed)
+            if point is not None and watch.is_unchanged() and self._is_still_leading(watch.leader):
+                return point
         return None
 
     def tail(self, offset: int, isolation: str) -> LeaderTail | None:
         """As `Partition.tail`, of the leader. It ends with the next change in the set."""
-        watch = self._watched()
+        watch = self._watch_leader()
         if watch is None:
             return None
         with suppress(EmbedlogError):
-            found = watch.leader.partition.tail(offset, isolation)
-            return None if found is None else LeaderTail(found, watch)
+            tail = watch.leader.partition.tail(offset, isolation)
+            if tail is not None:
+                return LeaderTail(tail, watch)
         return None
 
-    def _watched(self) -> LeaderWatch | None:
-        """The leader of the last call if it may be read by the short paths (LEDPARTITION-3); None
-        while that is not known.
+    def _watch_leader(self) -> LeaderWatch | None:
+        """The leader of the last call if it may be read by the short paths; None while that is not
+        known.
         """
-        known = self._watch
-        if known is not None and known.leader is self._leader and known.is_unchanged():
-            return known
+        watch = self._watch
+        if watch is not None and watch.leader is self._leader and watch.is_unchanged():
+            return watch
         self._check_leader()
         leader = self._leader
         changes = self._changes
@@ -665,7 +672,7 @@ class ReplicatedPartition(LedPartition):
         with suppress(EmbedlogError):
             now, replica = leader.partition.replica.published()
             if (
-                leads(leader, now, replica)
+                is_page_of(leader, now, replica)
                 and now.high_watermark >= replica.epoch_start
                 and now.epoch >= self._lowest
             ):

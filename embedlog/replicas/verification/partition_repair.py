@@ -64,11 +64,11 @@ class PartitionRepair:
         """
         until = self._deadline()
         while True:
-            leader = self._replicas.leader(until)
+            leader = self._replicas.find_leader(until)
             try:
                 return self._differences(leader, note)
             except EmbedlogError:
-                if self._replicas.leads(leader) or system.boot_ns() >= until:
+                if self._replicas.is_leading(leader) or system.boot_ns() >= until:
                     raise
             except LeaderChanged as changed:
                 if system.boot_ns() >= until:
@@ -84,7 +84,7 @@ class PartitionRepair:
 
         Raises the problem if it is another one, or if the directory of the leader fails.
         """
-        failing = self._replicas.failing(problem)
+        failing = self._replicas.find_failed_node(problem)
         if failing == leader.node and not files.is_directory(leader.partition.path):
             return [self._unread(failing, leader, problem)]  # it leads until the repair
         if failing != node:
@@ -100,12 +100,12 @@ class PartitionRepair:
         )
 
     def _differences(self, leader: Leader, note: Note) -> list[ReplicaDifference]:
-        unloaded = self._replicas.unloaded()
+        unloaded = self._replicas.find_load_problems()
         found = [self._unread(node, leader, problem) for node, problem in unloaded.items()]
-        followers = dict(self._replicas.in_sync(leader)[1:])
+        followers = dict(self._replicas.find_in_sync(leader)[1:])
         for node in self._replicas.damaged.keys() - followers.keys() - {leader.node}:
             resting = (
-                self._replicas.reached(node, damaged=True)
+                self._replicas.find_replica(node, damaged=True)
                 if self._replicas.is_member(leader, node)
                 else None
             )
@@ -125,7 +125,7 @@ class PartitionRepair:
                 continue
             if difference is not None:
                 found.append(self._described(node, difference))
-        if len(self._replicas.in_sync(leader)) == 1:
+        if len(self._replicas.find_in_sync(leader)) == 1:
             try:
                 check(leader.partition, leader.partition.published().log_start)
             except SourceDamagedError as problem:
@@ -158,7 +158,7 @@ class PartitionRepair:
             return self._renewed(node, problem)
         until = self._deadline()
         while True:
-            leader = self._replicas.leader(until)
+            leader = self._replicas.find_leader(until)
             if leader.node == node:
                 self._replicas.hand_over(leader, until, "its replica is damaged")
             else:
@@ -175,8 +175,8 @@ class PartitionRepair:
         """Begin a replica again that cannot be loaded, and copy everything (PARTITIONREPAIR-6)."""
         renew(self._replicas, node, problem, self._deadline)
         self._replicas.note_repair(node)
-        leader = self._replicas.leader(self._deadline())
-        follower = self._replicas.reached(node, damaged=True)
+        leader = self._replicas.find_leader(self._deadline())
+        follower = self._replicas.find_replica(node, damaged=True)
         if follower is None:
             raise LeaderNotAvailableError(
                 f"the directory of node {node} fails: {self._replicas.name} is copied after it "
@@ -192,7 +192,7 @@ class PartitionRepair:
         )
 
     def _repair(self, leader: Leader, node: int, note: Note) -> RepairedReplica | None:
-        follower = self._replicas.reached(node, damaged=True)
+        follower = self._replicas.find_replica(node, damaged=True)
         if follower is None:
             raise LeaderNotAvailableError(
                 f"the directory of node {node} fails: {self._replicas.name} is repaired after it "
@@ -240,7 +240,7 @@ class PartitionRepair:
     def _leave(self, leader: Leader, node: int, follower: Partition, found: Difference) -> None:
         """Leave ISR and ELR, and lose the role (PARTITIONREPAIR-2, PARTITIONREPAIR-4)."""
         reason = f"node {node}: {found.kind} from offset {found.first} on"
-        self._replicas.leave(leader, node, self._deadline(), reason, lost=True)
+        self._replicas.remove_from_isr(leader, node, self._deadline(), reason, lost=True)
         with follower.replica.exclusive(self._deadline()) as held:
             held.publish(
                 held.now, held.replica._replace(role=ROLE_NONE, maximal_isr=0, decided_isr=0)
@@ -251,7 +251,7 @@ class PartitionRepair:
         """Cut the log at the difference. Raises LeaderChanged if the replica follows or joins
         meanwhile: it is compared again.
         """
-        self._replicas.check_left(leader, node, self._deadline())
+        self._replicas.check_outside_isr(leader, node, self._deadline())
         start = leader.shown().log_start
         with follower.replica.exclusive(self._deadline()) as held:
             if held.replica.role != ROLE_NONE:
@@ -267,7 +267,7 @@ class PartitionRepair:
         end = -1
         while end < (wanted := leader.shown().high_watermark):
             end = copy(leader, follower, wanted, self._deadline())
-        self._replicas.join(leader, node, self._deadline())
+        self._replicas.add_to_isr(leader, node, self._deadline())
 
 
 def repair_damaged(

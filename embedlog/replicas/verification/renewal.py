@@ -48,7 +48,7 @@ def load_problem(
     A damaged leader-epoch-checkpoint is made again (LOGEPOCHS-1).
     """
     try:
-        partition = replicas.reached(node, damaged=True)
+        partition = replicas.find_replica(node, damaged=True)
         if partition is not None:
             with partition.replica.exclusive(deadline()) as held:
                 held.epochs()
@@ -66,13 +66,13 @@ def renew(
     """
     until = deadline()
     while True:
-        leader = replicas.leader(until)
+        leader = replicas.find_leader(until)
         try:
             if leader.node == node:
                 replicas.hand_over(leader, until, "its replica is damaged")
             else:
                 check(leader.partition, leader.shown().log_start)
-                replicas.leave(leader, node, until, f"node {node}: {problem}", lost=True)
+                replicas.remove_from_isr(leader, node, until, f"node {node}: {problem}", lost=True)
                 if replicas.begin_again(leader, node, until):
                     logger.warning(
                         "%s: node %d is copied again from node %d: %s",

@@ -85,12 +85,14 @@ def _installed_over_any(
     return True
 
 
-@replaces("shown_at_once", "embedlog.replicas.partition.led_partition:LedPartition._shown")
+@replaces(
+    "shown_at_once", "embedlog.replicas.partition.led_partition:LedPartition._find_shown_leader"
+)
 def _shown_before_the_start(original: Any, self: Any, deadline_ns: int) -> Any:
-    return self._led(deadline_ns)
+    return self._find_leader(deadline_ns)
 
 
-@replaces("always_complete", "embedlog.replicas.partition.leaders:Leaders._seen")
+@replaces("always_complete", "embedlog.replicas.partition.leaders:Leaders._observe_replica")
 def _seen_complete(original: Any, self: Any, member: Any) -> Any:
     return replace(original(self, member), found=Found.COMPLETE)
 
@@ -114,7 +116,9 @@ def _first_alone(original: Any, replicas: Any, end: int, deadline_ns: int) -> An
     return original(replicas[:1], end, deadline_ns)
 
 
-@replaces("everything_survived", "embedlog.replicas.partition.replicated_partition:survived")
+@replaces(
+    "everything_survived", "embedlog.replicas.partition.replicated_partition:reduce_to_survivors"
+)
 def _taken_for_present(original: Any, progress: Any, leader: Any, stamp: Any) -> None:
     return None
 
@@ -193,12 +197,12 @@ def _damage_is_an_error(original: Any, self: Any, node: int, problem: Any) -> No
 
 
 @replaces(
-    "near_at_any_offset", "embedlog.replicas.partition.nearby_partition:NearbyPartition._near"
+    "near_at_any_offset", "embedlog.replicas.partition.nearby_partition:NearbyPartition._find_near"
 )
 def _follower_of_any_epoch(original: Any, self: Any, offset: int) -> Any:
-    self._epoch, self._nodes = self._replicas.in_rack(self._rack)
+    self._epoch, self._nodes = self._replicas.find_in_rack(self._rack)
     for node in self._nodes:
-        if (found := self._replicas.reached(node)) is not None:
+        if (found := self._replicas.find_replica(node)) is not None:
             self._node = node
             return found
     return None
