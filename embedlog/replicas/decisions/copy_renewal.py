@@ -67,7 +67,8 @@ def find_damaged_copies(
 
 
 def find_damage(copy: Copy) -> CopyDamage | None:
-    """The damage in the records of a copy, which are all read. Raises other errors of the directory.
+    """The damage in the records of a copy, which are all read. Raises other errors of the
+    directory.
 
     No lock is taken: a copy that is cut meanwhile is checked again.
     """

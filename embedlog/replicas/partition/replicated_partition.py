@@ -396,7 +396,8 @@ class ReplicatedPartition(LedPartition):
             self._commit_elsewhere(leader.epoch, end, until, written=end > start)
 
     def _commit_elsewhere(self, epoch: int, end: int, until: int, *, written: bool) -> None:
-        """As `_committed`, at the next leaders, while each of them has what was written in `epoch`.
+        """As `_wait_for_commit`, at the next leaders, while each of them has what was written in
+        `epoch`.
 
         Raises LeaderNotAvailableError if one does not have it.
         """
