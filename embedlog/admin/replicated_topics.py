@@ -161,7 +161,9 @@ class ReplicatedTopicAdmin(TopicAdmin):
         for each in state.partitions_of(topic_id):
             # its leader may accept more or less from now on (TOPICS-6)
             if len(each.isr) < len(each.replicas):
-                self._set.replicas((topic_id, each.number), name).begin(self._set.deadline())
+                self._set.replicas((topic_id, each.number), name).leaders.begin(
+                    self._set.deadline()
+                )
         self._set.assignments.clear()  # the directories note the settings
         for opened in self._set.members.opened():
             led = [

@@ -33,7 +33,7 @@ from embedlog.errors import (
 from embedlog.replicas.decisions.proposals import MakeEvent, Steps
 from embedlog.replicas.decisions.refusals import error_of
 from embedlog.replicas.partition.catching_up import CatchUp
-from embedlog.replicas.partition.leaders import LeaderChanged
+from embedlog.replicas.partition.leader import LeaderChanged
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from embedlog.replicas.rules.events import (
     CancelReassignment,
@@ -135,21 +135,27 @@ class Assignments:
             self._commit(replicas)
 
         def event(state: State) -> Event:
-            decided = replicas.find_decision(state)
+            decided = replicas.members.find_decision(state)
             return Elect(
-                place, kind, decided.partition_epoch, replicas.observe_replicas(decided), node
+                place,
+                kind,
+                decided.partition_epoch,
+                replicas.leaders.observe_replicas(decided),
+                node,
             )
 
         state = self._set.decide(event, reason=f"{kind.value} election")
-        if replicas.find_decision(state).leader == NO_LEADER:
+        if replicas.members.find_decision(state).leader == NO_LEADER:
             raise error_of(Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE)
-        return replicas.find_leader(self._set.deadline()).node
+        return replicas.leaders.find_leader(self._set.deadline()).node
 
     def _commit(self, replicas: PartitionReplicas) -> None:
         """SETMOVE-4."""
         with suppress(LeaderChanged, EmbedlogError):
-            leader = replicas.find_leader(self._set.deadline())
-            replicas.commit(leader, leader.partition.published().log_end, self._set.deadline())
+            leader = replicas.leaders.find_leader(self._set.deadline())
+            replicas.in_sync.commit(
+                leader, leader.partition.published().log_end, self._set.deadline()
+            )
 
     def rebalance(self, percentage: int) -> dict[TopicPartition, int]:
         """Return leaders to the first replicas of their partitions, for each node that leads too
@@ -220,7 +226,7 @@ class Assignments:
                 seen = (
                     {}
                     if decided is None
-                    else self._set.replicas(place, topic).observe_replicas(decided)
+                    else self._set.replicas(place, topic).leaders.observe_replicas(decided)
                 )
                 return CancelReassignment(place, change, seen)
 
@@ -234,7 +240,7 @@ class Assignments:
         self._set.decisions.decide_all(steps, self._set.deadline(), reason="reassignment")
         for tp, place in places.items():
             if not self.advance(place, tp.topic):
-                self._set.replicas(place, tp.topic).find_leader(self._set.deadline())
+                self._set.replicas(place, tp.topic).leaders.find_leader(self._set.deadline())
         self.clear()
 
     def in_progress(self) -> dict[TopicPartition, Reassignment]:
@@ -253,7 +259,9 @@ class Assignments:
         records = size = None
         with suppress(EmbedlogError):
             topic = state.topics[place[0]].name
-            leader = self._set.replicas(place, topic).find_leader(self._set.deadline()).partition
+            leader = (
+                self._set.replicas(place, topic).leaders.find_leader(self._set.deadline()).partition
+            )
             missing = [node for node in target if node not in decided.isr]
             present = {
                 each.node: each.present(place, topic)
@@ -282,8 +290,8 @@ class Assignments:
         replicas = self._set.replicas(place, topic)
         waiting = frozenset[int]()
         # without one, the other partitions do not wait
-        replicas.find_leader(self._set.deadline(), wait=False)
-        if replicas.damaged:
+        replicas.leaders.find_leader(self._set.deadline(), wait=False)
+        if replicas.members.damaged:
             repair_damaged(replicas, self._set.deadline, ending)
         decided = self._set.decisions.hint().partitions.get(place)
         if decided is None or set(decided.replicas) <= set(decided.isr):
@@ -316,7 +324,7 @@ class Assignments:
         def event(state: State, offset: int) -> Event:
             now = state.partitions.get(place, decided)
             return FinishReassignment(
-                place, decided.partition_epoch, replicas.observe_replicas(now)
+                place, decided.partition_epoch, replicas.leaders.observe_replicas(now)
             )
 
         found = self._set.decisions.propose(
@@ -328,7 +336,7 @@ class Assignments:
             if found not in SUPERSEDED:
                 logger.info("%s: the reassignment is not finished: %s", replicas.name, found.value)
             return False
-        replicas.find_leader(self._set.deadline())
+        replicas.leaders.find_leader(self._set.deadline())
         return True
 
     def clear(self) -> None:
@@ -360,7 +368,7 @@ class Assignments:
         decided = state.partitions.get(place)
         if decided is None or node in decided.replicas:
             return False
-        leader = self._set.replicas(place, topic).find_leader(self._set.deadline())
+        leader = self._set.replicas(place, topic).leaders.find_leader(self._set.deadline())
         # it may fail meanwhile
         opened = next((each for each in self._opened() if each.node == node), None)
         if opened is None or leader.epoch < decided.leader_epoch:

@@ -34,6 +34,7 @@ from embedlog.replicas.members.open_directories import DAMAGE
 from embedlog.replicas.members.set_members import SetMembers
 from embedlog.replicas.observation.replica_events import ReplicaEvents
 from embedlog.replicas.partition.copied_partition import CopiedPartition
+from embedlog.replicas.partition.leaders import Leaders
 from embedlog.replicas.partition.nearby_partition import NearbyPartition
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from embedlog.replicas.partition.replicated_partition import ReplicatedPartition
@@ -113,15 +114,19 @@ class ReplicaSet:
                 found = self._replicas[place] = PartitionReplicas(
                     self.directories, self.decisions, place, topic
                 )
-                found.peers = self.used
-                found.unclean_default = self._config.unclean_leader_election_enable
-                found.least_default = self.least_default
+                found.leaders.peers = self._used_leaders
+                found.leaders.unclean_default = self._config.unclean_leader_election_enable
+                found.in_sync.least_default = self.least_default
             return found
 
     def used(self) -> list[PartitionReplicas]:
         """The replicas of all partitions that this process uses."""
         with self._mutex:
             return list(self._replicas.values())
+
+    def _used_leaders(self) -> list[Leaders]:
+        """The leaders of all partitions that this process uses."""
+        return [replicas.leaders for replicas in self.used()]
 
     def is_damaged(self, problem: EmbedlogError) -> bool:
         """Whether an error is damage of a replica, or of the decision log, whose records another
@@ -242,7 +247,7 @@ class ReplicaSet:
 
         state = self.decide(event)
         for number in range(len(state.partitions_of(topic_id))):
-            self.replicas((topic_id, number), topic.name).begin(self.deadline())
+            self.replicas((topic_id, number), topic.name).leaders.begin(self.deadline())
 
     def retire(self, name: str, topic_id: UUID) -> None:
         """Retire the partitions of a deleted topic in the directories that this process uses;

@@ -21,7 +21,7 @@ from embedlog.partition import append_lock
 from embedlog.partition.replication.replica_log import ReplicaLog
 from embedlog.replicas.assignments import Assignments
 from embedlog.replicas.partition import parallel_sync
-from embedlog.replicas.partition.leaders import Leader, LeaderChanged
+from embedlog.replicas.partition.leader import Leader, LeaderChanged
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from embedlog.replicas.partition.record_deletion import RecordDeletion
 from tests.support.replica_moves import WAIT_S, moved, opened, partition_of, values
@@ -225,19 +225,19 @@ def test_a_reader_of_decisions_waits_for_their_commit(
         process.disks[2].broken = process.disks[3].broken = True
         with pytest.raises(NotEnoughReplicasAfterAppendError):
             process.partition.append(run_of(b"second"))
-        wait = process.replicas.wait
+        wait = process.replicas.members.wait
         waits = list[int]()
 
         def returning(version: int, deadline_ns: int) -> None:
             waits.append(version)
             process.disks[2].broken = process.disks[3].broken = False
             process.forgive()
-            leader = process.replicas.find_leader(deadline_ns)
+            leader = process.replicas.leaders.find_leader(deadline_ns)
             for node in (2, 3):
-                process.replicas.add_to_isr(leader, node, deadline_ns)
+                process.replicas.in_sync.add_to_isr(leader, node, deadline_ns)
             wait(version, min(deadline_ns, 1))
 
-        monkeypatch.setattr(process.replicas, "wait", returning)
+        monkeypatch.setattr(process.replicas.members, "wait", returning)
         assert process.partition.confirm(2, 0)
         assert waits
         assert process.partition.published().high_watermark == 2
@@ -290,10 +290,12 @@ def test_a_leader_that_follows_by_now_has_no_isr(tmp_path: Path) -> None:
     """
     with written(tmp_path, **BY_HAND) as log:
         replicas: PartitionReplicas = log._engine.partition("t", 0)._replicas  # type: ignore[attr-defined]
-        leader = replicas.find_leader(replicas.lock_deadline(system.boot_ns() + 10**10))
-        assert [node for node, _ in replicas.find_in_sync(leader)] == [1, 2, 3]
+        leader = replicas.leaders.find_leader(
+            replicas.members.lock_deadline(system.boot_ns() + 10**10)
+        )
+        assert [node for node, _ in replicas.in_sync.find_replicas(leader)] == [1, 2, 3]
         follow(tmp_path, log)
         with pytest.raises(LeaderChanged):
-            replicas.find_in_sync(leader)
+            replicas.in_sync.find_replicas(leader)
         with pytest.raises(LeaderChanged):
             parallel_sync.sync_if_due(replicas, leader, 1, system.boot_ns() + 10**10)

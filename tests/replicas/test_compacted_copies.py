@@ -68,7 +68,7 @@ class Set:
 
     def purged_to(self, node: int) -> int:
         replicas = self.log._engine.set.replicas(self.log._engine.partition("t", 0).place, "t")  # type: ignore[attr-defined]
-        purged_to: int = replicas.find_replica(node).published().purged_to
+        purged_to: int = replicas.members.find_replica(node).published().purged_to
         return purged_to
 
     def values(self, key: bytes) -> list[bytes | None]:

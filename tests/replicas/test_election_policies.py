@@ -52,7 +52,7 @@ def unavailable(log: embedlog.Log) -> str:
     """The error of a short search for a leader, of which there is none."""
     replicas = log._engine.set.replicas((log._engine.set.topics.identified("t")[1], 0), "t")  # type: ignore[attr-defined]
     with pytest.raises(LeaderNotAvailableError) as refused:
-        replicas.find_leader(files.deadline_after(0.2))
+        replicas.leaders.find_leader(files.deadline_after(0.2))
     return str(refused.value)
 
 

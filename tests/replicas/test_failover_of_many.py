@@ -80,8 +80,8 @@ def test_one_decision_elects_the_leaders_of_all_that_it_can(
         observe(events, proposal)
 
     def failing(leaders: Leaders, state: State, offset: int) -> Elect:
-        if not failed and leaders.number:
-            failed.append(leaders.number)
+        if not failed and leaders._members.number:
+            failed.append(leaders._members.number)
             raise StorageError("the replicas fail", errno=errno.EIO)
         return election(leaders, state, offset)
 

@@ -147,9 +147,9 @@ def test_a_copy_ends_at_its_deadline(
 ) -> None:
     with a_set(tmp_path) as (decisions, [process]):
         filled(process, 40)
-        leader = process.replicas.find_leader(process.partition.deadline())
+        leader = process.replicas.leaders.find_leader(process.partition.deadline())
         with pytest.raises(LeaderNotAvailableError, match="not committed"):
-            process.replicas.commit(leader, 40, system.boot_ns())
+            process.replicas.in_sync.commit(leader, 40, system.boot_ns())
         assert 0 < process.published(2).log_end < 40, "one chunk"
         assert decisions.partition.isr == (1, 2, 3)
 

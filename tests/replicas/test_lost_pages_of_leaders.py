@@ -15,7 +15,7 @@ from embedlog.errors import OffsetOutOfRangeError, StorageError
 from embedlog.partition.partition import Partition
 from embedlog.partition.replication.replica_log import NotLeader
 from embedlog.replicas.partition.copying import copy
-from embedlog.replicas.partition.leaders import Leader, LeaderChanged
+from embedlog.replicas.partition.leader import Leader, LeaderChanged
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from tests.replicas.test_damage_while_open import send
 from tests.replicas.test_renewal import until_in_sync
@@ -26,8 +26,8 @@ def used(log: embedlog.Log) -> tuple[PartitionReplicas, Leader, Partition]:
     """The replicas of the partition, its leader, and a follower."""
     assert values(log) == WANTED
     replicas = next(each for each in log._engine.set.used() if each.topic == "t")  # type: ignore[attr-defined]
-    leader = replicas.find_leader(log._engine.set.deadline())  # type: ignore[attr-defined]
-    follower = replicas.find_replica(2)
+    leader = replicas.leaders.find_leader(log._engine.set.deadline())  # type: ignore[attr-defined]
+    follower = replicas.members.find_replica(2)
     assert leader.node == 1
     assert follower is not None
     return replicas, leader, follower
@@ -60,7 +60,7 @@ def test_a_high_watermark_of_a_page_without_a_role_is_not_learnt(tmp_path: Path)
             held.publish(held.now._replace(high_watermark=before - 1), held.replica)
         lose_role(leader.partition)
         with pytest.raises(LeaderChanged):
-            replicas.spread_high_watermark(leader, log._engine.set.deadline())  # type: ignore[attr-defined]
+            replicas.in_sync.spread_high_watermark(leader, log._engine.set.deadline())  # type: ignore[attr-defined]
         assert follower.published().high_watermark == before - 1
 
 

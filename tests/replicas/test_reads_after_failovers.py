@@ -47,8 +47,8 @@ def test_a_leader_returns_nothing_before_the_start_of_its_epoch_is_committed(
         process.disks[3].broken = False
         process.forgive()
         process.disks[1].broken = True
-        process.replicas.add_to_isr(
-            process.replicas.find_leader(process.partition.deadline()),
+        process.replicas.in_sync.add_to_isr(
+            process.replicas.leaders.find_leader(process.partition.deadline()),
             3,
             process.partition.deadline(),
         )

@@ -661,7 +661,7 @@ class SetMembers:
                 self.directories, self.decisions, place, state.topics[place[0]].name
             )
             try:
-                found[place] = replicas.observe_replicas(each)
+                found[place] = replicas.leaders.observe_replicas(each)
             except DAMAGE as problem:  # each access to this partition meets it again
                 logger.warning(
                     "the only replica of %s that is in sync is damaged: %s", replicas.name, problem

@@ -17,7 +17,7 @@ from embedlog._native import system
 from embedlog.errors import EmbedlogError
 from embedlog.partition.replication.replica_log import Fenced, NotLeader
 from embedlog.replicas.partition.copying import copy
-from embedlog.replicas.partition.leaders import LeaderChanged
+from embedlog.replicas.partition.leader import LeaderChanged
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from embedlog.replicas.rules.state import throttle_of
 
@@ -45,7 +45,7 @@ class CatchUp:
         for node in decided.replicas:
             if node in decided.isr:
                 continue
-            follower = self._replicas.find_replica(node)
+            follower = self._replicas.members.find_replica(node)
             if follower is None:
                 continue
             if not self._copy_to_replica(node, follower, decided, ending, until_ns):
@@ -61,12 +61,12 @@ class CatchUp:
         until_ns: int | None,
     ) -> bool:
         """Copy chunks to one replica; whether it may join now."""
-        leader = self._replicas.find_leader(self._deadline())
+        leader = self._replicas.leaders.find_leader(self._deadline())
         try:
-            if self._replicas.raise_epoch_above(follower, leader.epoch, self._deadline()):
+            if self._replicas.members.raise_epoch_above(follower, leader.epoch, self._deadline()):
                 raise LeaderChanged
             rate = throttle_of(decided) if node in decided.adding else None
-            throttle = self._replicas.make_throttle(
+            throttle = self._replicas.members.make_throttle(
                 leader.partition.config, leader.node, node, rate
             )
             offset = follower.published().log_end
@@ -95,7 +95,7 @@ class CatchUp:
                 if offset >= end or offset == start:
                     return True
         except EmbedlogError as problem:
-            if self._replicas.blame(problem) == leader.node:
+            if self._replicas.members.blame(problem) == leader.node:
                 raise LeaderChanged from problem
         except (Fenced, NotLeader) as changed:
             raise LeaderChanged from changed

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from embedlog.errors import LeaderNotAvailableError
-from embedlog.replicas.partition.leaders import LeaderChanged
+from embedlog.replicas.partition.leader import LeaderChanged
 from embedlog.replicas.partition.led_partition import LedPartition
 
 if TYPE_CHECKING:

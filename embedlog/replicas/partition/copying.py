@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
     from embedlog.partition.replication.replica_log import ReplicaLog
     from embedlog.replicas.partition.follower_lags import Step
-    from embedlog.replicas.partition.leaders import Leader
+    from embedlog.replicas.partition.leader import Leader
 
 logger = logging.getLogger("embedlog")
 

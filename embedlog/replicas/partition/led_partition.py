@@ -27,7 +27,7 @@ from embedlog.errors import (
     NotEnoughReplicasError,
 )
 from embedlog.format.visibility import end_offset
-from embedlog.replicas.partition.leaders import Leader, LeaderChanged
+from embedlog.replicas.partition.leader import Leader, LeaderChanged
 from embedlog.storage.call_deadline import bounded, bounded_waits
 
 if TYPE_CHECKING:
@@ -93,19 +93,19 @@ class LedPartition:
         """
         self._check_leader()
         leader = self._leader
-        changes = self._replicas.changes
+        changes = self._replicas.members.changes
         if leader is not None and changes == self._changes:
             try:
                 now, replica = leader.partition.replica.published()
                 if now.epoch == leader.epoch and (
-                    replica.role == replication.ROLE_LEADER or self._replicas.read_only
+                    replica.role == replication.ROLE_LEADER or self._replicas.members.read_only
                 ):
                     return leader
             except EmbedlogError as problem:
-                self._replicas.blame(problem)
+                self._replicas.members.blame(problem)
         self._changes = changes
         self._leader = None
-        leader = self._replicas.find_leader(deadline_ns, self._lowest, show=show)
+        leader = self._replicas.leaders.find_leader(deadline_ns, self._lowest, show=show)
         self._leader = leader
         return leader
 
@@ -114,10 +114,10 @@ class LedPartition:
         epoch.
         """
         while True:
-            version = self._replicas.version()
+            version = self._replicas.members.version()
             leader = self._find_leader(deadline_ns)
             now, replica = leader.partition.replica.published()
-            if self._replicas.read_only or (
+            if self._replicas.members.read_only or (
                 is_page_of(leader, now, replica) and now.high_watermark >= replica.epoch_start
             ):
                 self._lowest = max(self._lowest, leader.epoch)
@@ -125,7 +125,7 @@ class LedPartition:
             try:
                 self._commit(replica.epoch_start, deadline_ns)
             except NotEnoughReplicasError as problem:  # until more replicas are in sync
-                if not self._replicas.wait(version, deadline_ns):
+                if not self._replicas.members.wait(version, deadline_ns):
                     text = (
                         f"the leader of {self._replicas.name} returns nothing before the start of "
                         "its epoch is committed"
@@ -136,10 +136,10 @@ class LedPartition:
     def _check_leader(self) -> None:
         """Forget a leader that a decision has replaced."""
         leader = self._leader
-        version = self._replicas.version()
+        version = self._replicas.members.version()
         if leader is not None and version != self._checked_version:
             self._checked_version = version
-            if self._replicas.is_replaced(leader):
+            if self._replicas.members.is_replaced(leader):
                 self._leader = None
 
     def _call_at_leader(self, call: Callable[[Partition], T]) -> T:
@@ -172,7 +172,7 @@ class LedPartition:
     def _is_still_leading(self, leader: Leader) -> bool | None:
         """Whether the page still leads in the epoch; None if it cannot be read."""
         with suppress(EmbedlogError):
-            return self._replicas.read_only or is_page_of(
+            return self._replicas.members.read_only or is_page_of(
                 leader, *leader.partition.replica.published()
             )
         return None
@@ -188,7 +188,7 @@ class LedPartition:
     def _commit(self, end: int, deadline_ns: int) -> None:
         while True:
             try:
-                self._replicas.commit(self._find_leader(deadline_ns), end, deadline_ns)
+                self._replicas.in_sync.commit(self._find_leader(deadline_ns), end, deadline_ns)
                 return
             except LeaderChanged:
                 self._leader = None
@@ -204,7 +204,7 @@ class LedPartition:
         """Look for the leader again after an error of its directory. Raises errors of this
         process.
         """
-        self._replicas.blame(problem, until_ns)
+        self._replicas.members.blame(problem, until_ns)
         self._leader = None
 
     def check_open(self) -> None:
@@ -214,7 +214,7 @@ class LedPartition:
     @property
     def closed(self) -> bool:
         """Whether its topic was deleted."""
-        return self._replicas.is_deleted()
+        return self._replicas.members.is_deleted()
 
     @property
     def place(self) -> Place:
@@ -262,7 +262,7 @@ class LedPartition:
         else:
             until_ns = bounded(since_ns + self._timeout_ms * 1_000_000)
         while True:
-            version = self._replicas.version()
+            version = self._replicas.members.version()
             is_final, bounds, page = self._call_at_leader(
                 lambda partition: (
                     self._is_final(partition),
@@ -274,7 +274,7 @@ class LedPartition:
             is_shown = shown_end >= end
             if is_shown and since_ns is None:
                 return bounds
-            if not is_shown and (is_final or self._replicas.has_lost(end)):
+            if not is_shown and (is_final or self._replicas.members.has_lost(end)):
                 return bounds
             if system.boot_ns() >= until_ns:
                 verb = "returns" if is_shown else "shows"
@@ -288,7 +288,7 @@ class LedPartition:
             # a wait for a committed offset would end at once
             if page is not None and bounds.high_watermark < end:
                 tails.append((page, end - 1))
-            self._replicas.wait(version, until_ns, tails)
+            self._replicas.members.wait(version, until_ns, tails)
             if is_shown:
                 return bounds
 
@@ -300,7 +300,7 @@ class LedPartition:
         return (
             replica.role == replication.ROLE_LEADER
             and now.high_watermark >= replica.epoch_start
-            and now.epoch >= max(self._lowest, self._replicas.decided_epoch())
+            and now.epoch >= max(self._lowest, self._replicas.members.decided_epoch())
         )
 
     @property

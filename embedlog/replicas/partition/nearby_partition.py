@@ -66,22 +66,22 @@ class NearbyPartition(ReplicatedPartition):
     def _find_near(self, offset: int) -> Partition | None:
         """The follower to read at an offset; None: the leader. With -1 any offset."""
         self._check_open()
-        versions = (self._replicas.version(), self._replicas.changes)
+        versions = (self._replicas.members.version(), self._replicas.members.changes)
         if versions != self._versions:
-            self._epoch, self._nodes = self._replicas.find_in_rack(self._rack)
+            self._epoch, self._nodes = self._replicas.members.find_in_rack(self._rack)
             self._versions = versions
         nodes = self._nodes
         if self._epoch < self._lowest:
             nodes = ()
         followers: list[tuple[bool, int, int, int, Partition]] = []
         for node in nodes:
-            follower = self._replicas.find_replica(node)
+            follower = self._replicas.members.find_replica(node)
             if follower is None:
                 continue
             try:
                 now, replica = follower.replica.published()
             except EmbedlogError as problem:
-                self._replicas.blame(problem)
+                self._replicas.members.blame(problem)
                 continue
             follows = replica.role == replication.ROLE_FOLLOWER and now.epoch == self._epoch
             if follows and (offset < 0 or now.log_start <= offset <= now.log_end):
@@ -153,7 +153,7 @@ class NearbyPartition(ReplicatedPartition):
         except OffsetOutOfRangeError:
             return None
         except EmbedlogError as problem:
-            self._replicas.blame(problem)
+            self._replicas.members.blame(problem)
             return None
         self._lowest = max(self._lowest, self._epoch)
         if upto is not None and fetched.next_offset <= offset:
@@ -167,7 +167,7 @@ class NearbyPartition(ReplicatedPartition):
             try:
                 return self._advance(near)
             except EmbedlogError as problem:
-                self._replicas.blame(problem)
+                self._replicas.members.blame(problem)
         self._waiting_at = None
         return super().bounds()
 
@@ -178,13 +178,13 @@ class NearbyPartition(ReplicatedPartition):
             try:
                 return near.unread_bytes(offset)
             except EmbedlogError as problem:
-                self._replicas.blame(problem)
+                self._replicas.members.blame(problem)
         return super().unread_bytes(offset)
 
     def _advance(self, near: Partition) -> Bounds:
         """The offsets of a follower, after it got the leader's high watermark."""
         own = near.bounds()
-        leader = self._replicas.find_present_leader()
+        leader = self._replicas.leaders.find_present_leader()
         if leader is None:
             self._waiting_at = near
             return own
@@ -204,7 +204,9 @@ class NearbyPartition(ReplicatedPartition):
 
     def _needs_mark(self, own: Bounds, theirs: Bounds) -> bool:
         is_lower = own.high_watermark < min(theirs.high_watermark, own.log_end)
-        return is_lower and not self._replicas.read_only and system.boot_ns() >= self._learn_ns
+        return (
+            is_lower and not self._replicas.members.read_only and system.boot_ns() >= self._learn_ns
+        )
 
     # ---- waits -----------------------------------------------------------------------------------
 
@@ -226,6 +228,6 @@ class NearbyPartition(ReplicatedPartition):
                 near.check_page()
                 return
             except EmbedlogError as problem:
-                self._replicas.blame(problem)
+                self._replicas.members.blame(problem)
                 self._waiting_at = None
         super().check_page()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from embedlog._native import system
 from embedlog.errors import EmbedlogError
-from embedlog.replicas.partition.leaders import Leader, LeaderChanged
+from embedlog.replicas.partition.leader import Leader, LeaderChanged
 from embedlog.storage.parallel_syncs import sync_together
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ def durable_offset(replicas: PartitionReplicas, leader: Leader) -> int:
     The leader's page is read once, and each member is looked for once: one that returns meanwhile
     may have synced nothing.
     """
-    if replicas.read_only:
-        return min(replica.durable_offset for _, replica in replicas.find_in_sync(leader))
-    nodes, unknown_count = replicas.maximal_isr(leader)
-    members = [replicas.find_replica(node) for node in nodes]
+    if replicas.members.read_only:
+        return min(replica.durable_offset for _, replica in replicas.in_sync.find_replicas(leader))
+    nodes, unknown_count = replicas.in_sync.maximal_isr(leader)
+    members = [replicas.members.find_replica(node) for node in nodes]
     if unknown_count or None in members:
         return 0
     return min(replica.durable_offset for replica in members if replica is not None)
@@ -68,11 +68,11 @@ def commit_and_sync(
     deadline, although a sync may go on.
     """
     while True:
-        replicas.commit(leader, end, deadline_ns)
-        in_sync = replicas.find_in_sync(leader, deadline_ns)
-        failures = sync_all(in_sync, end, replicas.lock_deadline(deadline_ns))
+        replicas.in_sync.commit(leader, end, deadline_ns)
+        in_sync = replicas.in_sync.find_replicas(leader, deadline_ns)
+        failures = sync_all(in_sync, end, replicas.members.lock_deadline(deadline_ns))
         for problem in failures.values():
-            replicas.blame(problem, deadline_ns)
+            replicas.members.blame(problem, deadline_ns)
         if leader.node in failures:
             raise LeaderChanged
         if not failures:
@@ -83,7 +83,7 @@ def commit_and_sync(
 
 def sync_if_due(replicas: PartitionReplicas, leader: Leader, end: int, deadline_ns: int) -> None:
     """As `commit_and_sync`, if `flush.messages` requires it in a directory of the ISR."""
-    in_sync = replicas.find_in_sync(leader, deadline_ns)
+    in_sync = replicas.in_sync.find_replicas(leader, deadline_ns)
     durable = min(replica.durable_offset for _, replica in in_sync)
     if end - durable >= leader.partition.config.flush_messages:
         commit_and_sync(replicas, leader, end, deadline_ns)

@@ -1,5 +1,5 @@
-"""This module uses the replicas of one partition in the open directories: those that answer, and
-the failures of the others.
+"""This module uses the replicas of one partition in the open directories: those that answer, the
+failures of the others, and what the decisions say about them.
 
 An error of a directory concerns all of its partitions. Damage concerns one replica, which rests for
 a while: the other partitions of its directory stay in use. An error of the process is raised.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from embedlog import _logging
-from embedlog._native import system
+from embedlog._native import replication, system
 from embedlog.errors import (
     CorruptRecordError,
     EmbedlogError,
@@ -26,6 +26,7 @@ from embedlog.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
+from embedlog.replicas.decisions.proposals import Steps
 from embedlog.replicas.members.open_directories import (
     DAMAGE,
     Damage,
@@ -33,7 +34,8 @@ from embedlog.replicas.members.open_directories import (
     OpenDirectory,
 )
 from embedlog.replicas.partition.copy_rate import RateLimit, Throttle, is_throttled
-from embedlog.replicas.rules.events import Place, Refusal
+from embedlog.replicas.partition.leader import Leader
+from embedlog.replicas.rules.events import Place, RaiseEpoch, Refusal
 from embedlog.replicas.rules.records import NO_LEADER
 from embedlog.replicas.rules.records import Partition as Decided
 from embedlog.storage.call_deadline import NEVER_NS, bounded, wait_end
@@ -188,7 +190,7 @@ class PartitionDirectories:
         if member is None:
             return None
         try:
-            return self._open_replica(member)
+            return self.open_replica(member)
         except EmbedlogError as problem:
             self.blame(problem)
             return None
@@ -202,7 +204,7 @@ class PartitionDirectories:
             member = self._directories.get(node)
             try:
                 if member is not None:
-                    self._open_replica(member).published()
+                    self.open_replica(member).published()
             except DAMAGE as problem:
                 problems[node] = problem
         return problems
@@ -223,7 +225,7 @@ class PartitionDirectories:
             return are_lost and self._decisions.is_newest(state)
         return False
 
-    def _open_replica(self, member: OpenDirectory) -> Partition:
+    def open_replica(self, member: OpenDirectory) -> Partition:
         """The replica in a directory. Raises LeaderNotAvailableError, and the errors of the
         directory.
         """
@@ -237,9 +239,9 @@ class PartitionDirectories:
         open_replica = partial(directory.replica, self._place, self.topic, self._decisions.hint)
         return self._directories.at(member.node, open_replica, slow=True)
 
-    def _load_replica(self, member: OpenDirectory) -> Partition:
+    def load_replica(self, member: OpenDirectory) -> Partition:
         """The replica, with its files loaded in the thread of its directory."""
-        partition = self._open_replica(member)
+        partition = self.open_replica(member)
         if partition.mapped_page is None:
             self._directories.at(member.node, partition.published, slow=True)
         return partition
@@ -248,6 +250,8 @@ class PartitionDirectories:
         """Open the directories of replicas that another process has added to the set."""
         if any(self._directories.member(node) is None for node in decided.replicas):
             self._directories.follow()
+
+    # ---- the decisions ---------------------------------------------------------------------------
 
     def find_decision(self, state: State) -> Decided:
         """The decision of a state about this partition. Raises UnknownTopicOrPartitionError: the
@@ -260,13 +264,68 @@ class PartitionDirectories:
             )
         return decided
 
-    def _unavailable_error(self, decided: Decided | None, reason: str) -> LeaderNotAvailableError:
+    def decided_epoch(self) -> int:
+        """The leader epoch of the newest decision. Raises UnknownTopicOrPartitionError."""
+        return self.find_decision(self._decisions.hint()).leader_epoch
+
+    def is_replaced(self, leader: Leader) -> bool:
+        """Whether a decision has another leader, or the topic was deleted. The page of a failed
+        leader need not show it.
+        """
+        decided = self._decisions.hint().partitions.get(self._place)
+        return decided is None or decided.leader_epoch > leader.epoch
+
+    def is_leading(self, leader: Leader) -> bool:
+        """Whether the page still shows this leader. Raises StorageError."""
+        now, replica = leader.partition.replica.published()
+        return (
+            replica.role == replication.ROLE_LEADER
+            and now.epoch == leader.epoch
+            and not self.is_replaced(leader)
+        )
+
+    def raise_epoch_above(self, replica: Partition, epoch: int, deadline_ns: int) -> bool:
+        """Whether a replica has a page with a later epoch than this one; the leader epoch is above
+        it then.
+
+        A page that was made from files may have an epoch above the decided one, begun by a broker
+        or a process without the set.
+        """
+        now, page_replica = replica.replica.published()
+        if page_replica.role != replication.ROLE_NONE or now.epoch <= epoch:
+            return False
+        event = RaiseEpoch(self._place, now.epoch)
+        self._decisions.propose(
+            Steps([lambda state, offset: event]),
+            deadline_ns,
+            reason=f"a replica that was written without the set is in epoch {now.epoch}",
+        )
+        return True
+
+    def find_in_rack(self, rack: str) -> tuple[int, tuple[int, ...]]:
+        """The leader epoch of the newest decision, and the followers of its ISR in a rack: none if
+        the leader is there.
+        """
+        state = self._decisions.hint()
+        decided = state.partitions.get(self._place)
+        if decided is None or decided.leader == NO_LEADER:
+            return -1, ()
+        nodes = tuple(
+            node for node in decided.isr if node in state.nodes and state.nodes[node].rack == rack
+        )
+        if decided.leader in nodes:
+            return decided.leader_epoch, ()
+        return decided.leader_epoch, nodes
+
+    # ---- messages --------------------------------------------------------------------------------
+
+    def unavailable_error(self, decided: Decided | None, reason: str) -> LeaderNotAvailableError:
         text = f"no replica of {self.name} leads before the deadline"
         states = list[str]()
         if decided is not None:
             if decided.foreign and decided.leader == NO_LEADER:
                 text += f": {self._describe_foreign(decided.foreign)}"
-            states = [f"{node}: {self._describe_node(node)}" for node in sorted(decided.replicas)]
+            states = [f"{node}: {self.describe_node(node)}" for node in sorted(decided.replicas)]
         if reason:
             text += f"; {reason}"
         return LeaderNotAvailableError(text, found="; ".join(states) or None)
@@ -284,7 +343,7 @@ class PartitionDirectories:
             "elect(topic, partition, unclean=True, node=…)"
         )
 
-    def _describe_node(self, node: int) -> str:
+    def describe_node(self, node: int) -> str:
         member = next((member for member in self._directories if member.node == node), None)
         if member is None:
             return "not registered"

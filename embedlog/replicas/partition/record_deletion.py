@@ -26,7 +26,7 @@ from embedlog.errors import (
 from embedlog.partition.log_context import check_start
 from embedlog.partition.replication.replica_log import Fenced, NotLeader
 from embedlog.replicas.partition.copying import copy
-from embedlog.replicas.partition.leaders import Leader, LeaderChanged
+from embedlog.replicas.partition.leader import Leader, LeaderChanged
 
 if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
@@ -55,7 +55,7 @@ class RecordDeletion:
             self._start = high_watermark
         check_start(self._start, high_watermark, self._replicas.name, leader.partition.path)
         self.delete_in_followers(leader)
-        until_ns = self._replicas.lock_deadline(self._deadline_ns)
+        until_ns = self._replicas.members.lock_deadline(self._deadline_ns)
         log_start = self._delete(leader, leader.partition, until_ns)
         self.delete_in_followers(leader)  # in one that joined meanwhile
         return log_start
@@ -66,8 +66,8 @@ class RecordDeletion:
         """
         for step in (self._prepare, self._prepare_and_delete):
             self._make_step(leader, step)
-            if not self._replicas.is_large_enough(leader):
-                raise self._replicas.too_few_error(leader)
+            if not self._replicas.in_sync.is_large_enough(leader):
+                raise self._replicas.in_sync.too_few_error(leader)
 
     def unfinished_error(self, problem: EmbedlogError) -> NotEnoughReplicasAfterAppendError:
         """The error of a deletion that has begun. Raises UnknownTopicOrPartitionError: the topic
@@ -81,7 +81,7 @@ class RecordDeletion:
             f"repeat it; {reason}"
         )
         return NotEnoughReplicasAfterAppendError(
-            text, offset=self._start - 1, **self._replicas.size_facts()
+            text, offset=self._start - 1, **self._replicas.in_sync.size_facts()
         )
 
     def _prepare(self, leader: Leader, follower: Partition, until_ns: int) -> None:
@@ -115,13 +115,13 @@ class RecordDeletion:
         """
         replicas = self._replicas
         deadline_ns = self._deadline_ns
-        for node, follower in replicas.find_in_sync(leader, deadline_ns)[1:]:
+        for node, follower in replicas.in_sync.find_replicas(leader, deadline_ns)[1:]:
             try:
-                until_ns = replicas.lock_deadline(deadline_ns)
-                replicas.making(node)(partial(step, leader, follower, until_ns))
+                until_ns = replicas.members.lock_deadline(deadline_ns)
+                replicas.members.making(node)(partial(step, leader, follower, until_ns))
             except EmbedlogError as problem:
-                if replicas.blame(problem, deadline_ns) == leader.node:
+                if replicas.members.blame(problem, deadline_ns) == leader.node:
                     raise LeaderChanged from problem
-                replicas.remove_from_isr(leader, node, deadline_ns)
+                replicas.in_sync.remove_from_isr(leader, node, deadline_ns)
             except (Fenced, NotLeader) as changed:
                 raise LeaderChanged from changed

@@ -23,7 +23,7 @@ from embedlog.errors import NotEnoughReplicasAfterAppendError
 from embedlog.format.producer_state import add_sequence
 from embedlog.format.record_columns import Stamp
 from embedlog.partition.log_context import AppendProgress
-from embedlog.replicas.partition.leaders import Leader
+from embedlog.replicas.partition.leader import Leader
 
 
 def is_in_log_of(leader: Leader, epoch: int, offset: int) -> bool | None:

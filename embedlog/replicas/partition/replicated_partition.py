@@ -29,7 +29,7 @@ from embedlog.partition.log_context import Appended, AppendProgress
 from embedlog.partition.replication.replica_log import Fenced, NotLeader, TooFew
 from embedlog.replicas.members import directory_workers
 from embedlog.replicas.members.open_directories import is_of_storage
-from embedlog.replicas.partition.leaders import Leader, LeaderChanged
+from embedlog.replicas.partition.leader import Leader, LeaderChanged
 from embedlog.replicas.partition.led_partition import LedPartition, is_page_of
 from embedlog.replicas.partition.parallel_sync import (
     NEVER,
@@ -146,7 +146,7 @@ class ReplicatedPartition(LedPartition):
         one is not waited for.
         """
         self._check_open()
-        leader = self._replicas.find_present_leader()
+        leader = self._replicas.leaders.find_present_leader()
         if leader is not None:
             try:
                 leader.partition.flush_if_late()
@@ -159,7 +159,8 @@ class ReplicatedPartition(LedPartition):
         (`_call_with_leader`).
         """
         return self._call_with_leader(
-            lambda leader: call(leader, self._replicas.find_in_sync(leader)), self.deadline()
+            lambda leader: call(leader, self._replicas.in_sync.find_replicas(leader)),
+            self.deadline(),
         )
 
     def _call_with_leader(self, call: Callable[[Leader], T], deadline_ns: int) -> T:
@@ -188,7 +189,7 @@ class ReplicatedPartition(LedPartition):
         if (
             joint is None
             or joint.leader is not self._leader
-            or joint.followers.needed != self._replicas.needed_isr_size()
+            or joint.followers.needed != self._replicas.in_sync.needed_isr_size()
         ):
             return None
         return joint.followers.direct
@@ -206,7 +207,7 @@ class ReplicatedPartition(LedPartition):
         leader = self._leader  # another thread may forget it
         if leader is None:
             return
-        worker = self._replicas.worker(leader.node)
+        worker = self._replicas.members.worker(leader.node)
         note = partial(leader.partition.note_direct, stamp, next_sequence, seen)
         with suppress(StorageError, LockTimeoutError):  # what is not noted is read from the log
             if worker is None or worker.is_answering():
@@ -258,7 +259,7 @@ class ReplicatedPartition(LedPartition):
                         leader.partition.replica.require(
                             leader.epoch,
                             all_in_sync=all_in_sync,
-                            needed=self._replicas.needed_isr_size(),
+                            needed=self._replicas.in_sync.needed_isr_size(),
                         )
                     flushes_alone = flush and not (all_in_sync and is_durable)
                     self._append_to(leader, progress, stamp, followers, until, flush=flushes_alone)
@@ -268,20 +269,20 @@ class ReplicatedPartition(LedPartition):
                 appended = progress.appended()
                 if all_in_sync and progress.committed <= appended.last_offset:
                     end = appended.last_offset + 1
-                    self._replicas.commit(leader, end, until)
+                    self._replicas.in_sync.commit(leader, end, until)
                     if self._followers is not None:
                         self._followers.note_answers(system.boot_ns())
                     # also if the ISR is too small now: readers may have the record
                     progress.seen_committed = end
-                    self._replicas.check_needed_size(leader, end, until)
+                    self._replicas.in_sync.check_needed_size(leader, end, until)
                     progress.committed = end
                 if not all_in_sync:
-                    self._replicas.note_appended()
+                    self._replicas.in_sync.note_appended()
                 elif is_durable and flush:
                     sync_if_due(self._replicas, leader, appended.last_offset + 1, until)
                 return appended
             except TooFew:
-                raise self._replicas.too_few_error(leader) from None
+                raise self._replicas.in_sync.too_few_error(leader) from None
             except (NotLeader, LeaderChanged):
                 self._leader = None
             except EmbedlogError as problem:
@@ -303,7 +304,7 @@ class ReplicatedPartition(LedPartition):
 
         If the directory hangs, the thread goes on with a run and a progress of its own.
         """
-        deadline_ns = self._replicas.lock_deadline(until)
+        deadline_ns = self._replicas.members.lock_deadline(until)
         append = partial(
             leader.partition.append,
             deadline_ns=deadline_ns,
@@ -311,7 +312,7 @@ class ReplicatedPartition(LedPartition):
             flush=flush,
             followers=followers,
         )
-        worker = self._replicas.worker(leader.node)
+        worker = self._replicas.members.worker(leader.node)
         if followers is not None or worker is None or worker.is_answering():
             append(progress.run, progress=progress)
         else:
@@ -329,7 +330,7 @@ class ReplicatedPartition(LedPartition):
         """Before a lock of the leader is taken by this thread. Raises StorageError if its directory
         hangs.
         """
-        worker = self._replicas.worker(leader.node)
+        worker = self._replicas.members.worker(leader.node)
         if worker is not None and not worker.is_answering():
             worker.run(worker.probe)
 
@@ -339,15 +340,15 @@ class ReplicatedPartition(LedPartition):
         They change with the leader and with its ISR.
         """
         joint = self._followers
-        needed = self._replicas.needed_isr_size()
+        needed = self._replicas.in_sync.needed_isr_size()
         if (
             joint is None
             or joint.leader is not leader
             or joint.followers.stale
             or joint.followers.needed != needed
         ):
-            members = self._replicas.find_in_sync(leader)
-            by_node = [self._replicas.worker(node) for node, _ in members]
+            members = self._replicas.in_sync.find_replicas(leader)
+            by_node = [self._replicas.members.worker(node) for node, _ in members]
             workers = tuple(worker for worker in by_node if worker is not None)
             followers = leader.partition.replica.with_followers(
                 [replica.replica for _, replica in members[1:]],
@@ -384,7 +385,7 @@ class ReplicatedPartition(LedPartition):
                     f"the leader of {self._replicas.name} changed; nothing was written"
                 ) from changed
             except TooFew:
-                raise self._replicas.too_few_error(leader) from None
+                raise self._replicas.in_sync.too_few_error(leader) from None
             except EmbedlogError as problem:
                 self._raise_own_error(problem, leader)
             finally:
@@ -427,24 +428,24 @@ class ReplicatedPartition(LedPartition):
         LeaderChanged, and at the deadline NotEnoughReplicasAfterAppendError.
         """
         while True:
-            version = self._replicas.version()
+            version = self._replicas.members.version()
             try:
                 if written:
-                    self._replicas.commit_for_all(leader, end, until)
+                    self._replicas.in_sync.commit_for_all(leader, end, until)
                 else:
-                    self._replicas.commit(leader, end, until)
+                    self._replicas.in_sync.commit(leader, end, until)
                 return
             except NotEnoughReplicasAfterAppendError:
                 if system.boot_ns() >= wait_end(until):
                     raise
             try:
-                is_leading = self._replicas.is_leading(leader)
+                is_leading = self._replicas.members.is_leading(leader)
             except EmbedlogError as problem:
                 self._forget_failed(problem, until)
                 raise LeaderChanged from problem
             if not is_leading:
                 raise LeaderChanged
-            self._replicas.wait(version, until)
+            self._replicas.members.wait(version, until)
 
     def _raise_own_error(self, problem: EmbedlogError, leader: Leader) -> NoReturn:
         """Raise the error of a decision; one of the leader's directory as LeaderNotAvailableError:
@@ -489,11 +490,11 @@ class ReplicatedPartition(LedPartition):
             try:
                 self._check_answers(leader)
                 leader.partition.replica.require(
-                    leader.epoch, all_in_sync=True, needed=self._replicas.needed_isr_size()
+                    leader.epoch, all_in_sync=True, needed=self._replicas.in_sync.needed_isr_size()
                 )
                 with stack() as tried:
                     held = tried.enter(
-                        leader.partition.exclusive(self._replicas.lock_deadline(until))
+                        leader.partition.exclusive(self._replicas.members.lock_deadline(until))
                     )
                     leader.partition.replica.check_leads(held, leader.epoch)
                     entered.take_over(tried)
@@ -557,19 +558,21 @@ class ReplicatedPartition(LedPartition):
             try:
                 self._check_answers(leader)
                 leader.partition.replica.require(
-                    leader.epoch, all_in_sync=True, needed=self._replicas.needed_isr_size()
+                    leader.epoch, all_in_sync=True, needed=self._replicas.in_sync.needed_isr_size()
                 )
                 offset = leader.partition.append_marker(
                     producer_id,
                     epoch,
                     commit=commit,
                     coordinator_epoch=coordinator_epoch,
-                    deadline_ns=self._replicas.lock_deadline(until),
+                    deadline_ns=self._replicas.members.lock_deadline(until),
                 )
-                self._replicas.commit_for_all(leader, leader.partition.published().log_end, until)
+                self._replicas.in_sync.commit_for_all(
+                    leader, leader.partition.published().log_end, until
+                )
                 return offset
             except TooFew:
-                raise self._replicas.too_few_error(leader) from None
+                raise self._replicas.in_sync.too_few_error(leader) from None
             except (NotLeader, LeaderChanged):
                 self._leader = None
             except EmbedlogError as problem:
@@ -665,8 +668,8 @@ class ReplicatedPartition(LedPartition):
         version = self._checked_version
         if (
             leader is None
-            or self._replicas.read_only
-            or changes != self._replicas.changes
+            or self._replicas.members.read_only
+            or changes != self._replicas.members.changes
             or version & 1
         ):
             return None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from embedlog._native.system import TopicsWords
     from embedlog.partition.interfaces import TailedLog
     from embedlog.replicas.members.open_directories import OpenDirectories
-    from embedlog.replicas.partition.leaders import Leader
+    from embedlog.replicas.partition.leader import Leader
 
 
 class LeaderWatch:

@@ -33,14 +33,14 @@ from embedlog.descriptions.replicas import RepairedReplica, ReplicaDifference
 from embedlog.errors import ClosedError, CorruptRecordError, EmbedlogError, LeaderNotAvailableError
 from embedlog.partition.replication.replica_log import Fenced, NotLeader
 from embedlog.replicas.partition.copying import copy
-from embedlog.replicas.partition.leaders import LeaderChanged
+from embedlog.replicas.partition.leader import LeaderChanged
 from embedlog.replicas.verification.comparison import Difference, SourceDamagedError, check, compare
 from embedlog.replicas.verification.renewal import load_problem, renew
 from embedlog.storage import files
 
 if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
-    from embedlog.replicas.partition.leaders import Leader
+    from embedlog.replicas.partition.leader import Leader
     from embedlog.replicas.partition.partition_replicas import PartitionReplicas
     from embedlog.replicas.verification.comparison import Note
 
@@ -64,11 +64,11 @@ class PartitionRepair:
         """
         until = self._deadline()
         while True:
-            leader = self._replicas.find_leader(until)
+            leader = self._replicas.leaders.find_leader(until)
             try:
                 return self._differences(leader, note)
             except EmbedlogError:
-                if self._replicas.is_leading(leader) or system.boot_ns() >= until:
+                if self._replicas.members.is_leading(leader) or system.boot_ns() >= until:
                     raise
             except LeaderChanged as changed:
                 if system.boot_ns() >= until:
@@ -84,13 +84,15 @@ class PartitionRepair:
 
         Raises the problem if it is another one, or if the directory of the leader fails.
         """
-        failing = self._replicas.find_failed_node(problem)
+        failing = self._replicas.members.find_failed_node(problem)
         if failing == leader.node and not files.is_directory(leader.partition.path):
             return [self._unread(failing, leader, problem)]  # it leads until the repair
         if failing != node:
             raise problem
-        self._replicas.blame(problem)
-        return [self._unread(node, leader, problem)] if node in self._replicas.damaged else []
+        self._replicas.members.blame(problem)
+        return (
+            [self._unread(node, leader, problem)] if node in self._replicas.members.damaged else []
+        )
 
     def _unread(self, node: int, leader: Leader, problem: EmbedlogError) -> ReplicaDifference:
         now = leader.partition.published()
@@ -100,13 +102,13 @@ class PartitionRepair:
         )
 
     def _differences(self, leader: Leader, note: Note) -> list[ReplicaDifference]:
-        unloaded = self._replicas.find_load_problems()
+        unloaded = self._replicas.members.find_load_problems()
         found = [self._unread(node, leader, problem) for node, problem in unloaded.items()]
-        followers = dict(self._replicas.find_in_sync(leader)[1:])
-        for node in self._replicas.damaged.keys() - followers.keys() - {leader.node}:
+        followers = dict(self._replicas.in_sync.find_replicas(leader)[1:])
+        for node in self._replicas.members.damaged.keys() - followers.keys() - {leader.node}:
             resting = (
-                self._replicas.find_replica(node, damaged=True)
-                if self._replicas.is_member(leader, node)
+                self._replicas.members.find_replica(node, damaged=True)
+                if self._replicas.in_sync.is_member(leader, node)
                 else None
             )
             if resting is not None:
@@ -125,7 +127,7 @@ class PartitionRepair:
                 continue
             if difference is not None:
                 found.append(self._described(node, difference))
-        if len(self._replicas.find_in_sync(leader)) == 1:
+        if len(self._replicas.in_sync.find_replicas(leader)) == 1:
             try:
                 check(leader.partition, leader.partition.published().log_start)
             except SourceDamagedError as problem:
@@ -158,9 +160,9 @@ class PartitionRepair:
             return self._renewed(node, problem)
         until = self._deadline()
         while True:
-            leader = self._replicas.find_leader(until)
+            leader = self._replicas.leaders.find_leader(until)
             if leader.node == node:
-                self._replicas.hand_over(leader, until, "its replica is damaged")
+                self._replicas.leaders.hand_over(leader, until, "its replica is damaged")
             else:
                 try:
                     return self._repair(leader, node, note)
@@ -174,9 +176,9 @@ class PartitionRepair:
     def _renewed(self, node: int, problem: EmbedlogError) -> RepairedReplica:
         """Begin a replica again that cannot be loaded, and copy everything (PARTITIONREPAIR-6)."""
         renew(self._replicas, node, problem, self._deadline)
-        self._replicas.note_repair(node)
-        leader = self._replicas.find_leader(self._deadline())
-        follower = self._replicas.find_replica(node, damaged=True)
+        self._replicas.members.note_repair(node)
+        leader = self._replicas.leaders.find_leader(self._deadline())
+        follower = self._replicas.members.find_replica(node, damaged=True)
         if follower is None:
             raise LeaderNotAvailableError(
                 f"the directory of node {node} fails: {self._replicas.name} is copied after it "
@@ -192,7 +194,7 @@ class PartitionRepair:
         )
 
     def _repair(self, leader: Leader, node: int, note: Note) -> RepairedReplica | None:
-        follower = self._replicas.find_replica(node, damaged=True)
+        follower = self._replicas.members.find_replica(node, damaged=True)
         if follower is None:
             raise LeaderNotAvailableError(
                 f"the directory of node {node} fails: {self._replicas.name} is repaired after it "
@@ -240,7 +242,7 @@ class PartitionRepair:
     def _leave(self, leader: Leader, node: int, follower: Partition, found: Difference) -> None:
         """Leave ISR and ELR, and lose the role (PARTITIONREPAIR-2, PARTITIONREPAIR-4)."""
         reason = f"node {node}: {found.kind} from offset {found.first} on"
-        self._replicas.remove_from_isr(leader, node, self._deadline(), reason, lost=True)
+        self._replicas.in_sync.remove_from_isr(leader, node, self._deadline(), reason, lost=True)
         with follower.replica.exclusive(self._deadline()) as held:
             held.publish(
                 held.now, held.replica._replace(role=ROLE_NONE, maximal_isr=0, decided_isr=0)
@@ -251,7 +253,7 @@ class PartitionRepair:
         """Cut the log at the difference. Raises LeaderChanged if the replica follows or joins
         meanwhile: it is compared again.
         """
-        self._replicas.check_outside_isr(leader, node, self._deadline())
+        self._replicas.in_sync.check_outside_isr(leader, node, self._deadline())
         start = leader.shown().log_start
         with follower.replica.exclusive(self._deadline()) as held:
             if held.replica.role != ROLE_NONE:
@@ -267,7 +269,7 @@ class PartitionRepair:
         end = -1
         while end < (wanted := leader.shown().high_watermark):
             end = copy(leader, follower, wanted, self._deadline())
-        self._replicas.add_to_isr(leader, node, self._deadline())
+        self._replicas.in_sync.add_to_isr(leader, node, self._deadline())
 
 
 def repair_damaged(
@@ -281,8 +283,8 @@ def repair_damaged(
         if ending():
             raise ClosedError("the log is closed during a repair")
 
-    for node, damage in list(replicas.damaged.items()):
-        if system.boot_ns() < damage.repair.next_ns() or not replicas.is_open(node):
+    for node, damage in list(replicas.members.damaged.items()):
+        if system.boot_ns() < damage.repair.next_ns() or not replicas.members.is_open(node):
             continue
         damage.repair.made()
         try:
@@ -296,4 +298,4 @@ def repair_damaged(
             what = f"{replicas.name}: the damaged replica of node {node} is not repaired"
             _logging.report(logger, logging.WARNING, (replicas.topic_id, what), what, found)
         else:
-            replicas.note_repair(node)
+            replicas.members.note_repair(node)

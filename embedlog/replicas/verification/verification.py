@@ -74,7 +74,7 @@ class Verification:
             try:
                 found += repair.differences(count.add)
             except (LeaderNotAvailableError, UnknownTopicOrPartitionError) as problem:
-                if decisions and self._set.replicas(place, tp.topic).is_deleted():
+                if decisions and self._set.replicas(place, tp.topic).members.is_deleted():
                     continue  # one of all topics was deleted meanwhile
                 if unled is None or not isinstance(problem, LeaderNotAvailableError):
                     raise

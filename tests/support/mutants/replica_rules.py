@@ -53,7 +53,7 @@ def _only_given_members(
 
 
 @replaces(
-    "absent_member_left", "embedlog.replicas.partition.partition_replicas:PartitionReplicas._evict"
+    "absent_member_left", "embedlog.replicas.partition.in_sync_replicas:InSyncReplicas._evict"
 )
 def _not_evicted(
     original: Any, self: Any, leader: Any, node: int, end: int, deadline_ns: int
@@ -200,9 +200,9 @@ def _damage_is_an_error(original: Any, self: Any, node: int, problem: Any) -> No
     "near_at_any_offset", "embedlog.replicas.partition.nearby_partition:NearbyPartition._find_near"
 )
 def _follower_of_any_epoch(original: Any, self: Any, offset: int) -> Any:
-    self._epoch, self._nodes = self._replicas.find_in_rack(self._rack)
+    self._epoch, self._nodes = self._replicas.members.find_in_rack(self._rack)
     for node in self._nodes:
-        if (found := self._replicas.find_replica(node)) is not None:
+        if (found := self._replicas.members.find_replica(node)) is not None:
             self._node = node
             return found
     return None

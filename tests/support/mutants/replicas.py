@@ -51,7 +51,7 @@ def _a_majority_of_the_old_ones(original, self, nodes, states, undecided=False):
 
 @replaces(
     "acknowledged_by_the_leader",
-    "embedlog.replicas.partition.partition_replicas:PartitionReplicas.commit",
+    "embedlog.replicas.partition.in_sync_replicas:InSyncReplicas.commit",
 )
 def _committed_at_once(original, self, leader, end, deadline_ns, *, wait=True):
     return end

@@ -1,8 +1,9 @@
-"""The pauses between evictions of one node from the ISR of one partition.
+"""The pauses between elections of one partition away from a node, and between evictions of a node
+from its ISR.
 
-Evictions of a node pause if they repeat: two processes must not undo each other for ever. The
-pauses end when this process has copied records to the node since the last eviction, or has added it
-to the ISR. The node works for this process then, and its next failure is a new one.
+Both pause if they repeat: two processes must not undo each other for ever. The pauses end when this
+process has used the node with success, or has copied records to it since its last eviction. The node
+works for this process then, and its next failure is a new one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from typing import NamedTuple, Protocol
 
+from embedlog._native import system
 from embedlog.errors import EmbedlogError
 from embedlog.replicas.members.open_directories import Limit
 
@@ -29,10 +31,11 @@ class _Eviction(NamedTuple):
     copied_bytes: int
 
 
-class Evictions:
-    """The nodes that left the ISR of one partition because they failed here. Threads: any."""
+class NodePauses:
+    """The nodes that lost a role in one partition because they failed here. Threads: any."""
 
     def __init__(self) -> None:
+        self._elections: dict[int, Limit] = {}  # by the node that was the leader
         self._replicas: dict[int, CopiedReplica] = {}  # to which this process copies, by node
         self._evictions: dict[int, _Eviction] = {}
 
@@ -40,12 +43,22 @@ class Evictions:
         """Remember the replica to which this process copies now."""
         self._replicas[node] = replica
 
-    def forget(self, node: int) -> None:
-        """The node works for this process."""
+    def note_worked(self, node: int) -> None:
+        """This process has used a node with success: its next failure is a new one."""
+        self._elections.pop(node, None)
         self._evictions.pop(node, None)
 
-    def limit_of(self, node: int) -> Limit:
-        """The pauses of a node."""
+    def note_election(self, node: int) -> None:
+        """Another leader was elected instead of a node."""
+        self._elections.setdefault(node, Limit()).made()
+
+    def has_paused_elections(self, node: int) -> bool:
+        """Whether a node that leads stays leader for now, although it fails here."""
+        limit = self._elections.get(node)
+        return limit is not None and system.boot_ns() < limit.next_ns()
+
+    def eviction_limit(self, node: int) -> Limit:
+        """The pauses between evictions of a node."""
         replica = self._replicas.get(node)
         copied_bytes = 0
         with contextlib.suppress(EmbedlogError):  # of the failed directory
