@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from embedlog.config.topic import LogConfig, TopicConfig
     from embedlog.coordination.groups.group_coordinator import Groups
     from embedlog.coordination.transactions.transaction_coordinator import Transactions
-    from embedlog.partition.interfaces import LogPartition, WatchedLog
+    from embedlog.partition.interfaces import LogPartition, ReadableLog, WatchedLog
     from embedlog.partition.interposer import Interposer
     from embedlog.partition.partition import Partition
     from embedlog.storage.liveness import Liveness
@@ -289,7 +289,7 @@ class Engine:
         found = self._partitions.get((topic.name, number))
         return self._opened(topic, number) if found is None else found
 
-    def near(self, partition: LogPartition, rack: str | None) -> LogPartition:
+    def near(self, partition: LogPartition, rack: str | None) -> ReadableLog:
         """The partition for a reader in a rack (`client.rack`): one directory has one place to read
         from.
         """

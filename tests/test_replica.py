@@ -452,7 +452,7 @@ def test_a_repeated_append_of_a_transaction_is_committed_to_the_isr(
             progress = AppendProgress(run)
             with monkeypatch.context() as patched:
                 patched.setattr(partition, "_prepare_followers", lambda leader: None)
-                patched.setattr(partition._replicas, "commit", fail_after_append)
+                patched.setattr(partition._replicas.in_sync, "commit", fail_after_append)
                 with pytest.raises(embedlog.NotEnoughReplicasAfterAppendError):
                     writer.owner.append(partition, run, progress=progress)
             assert partition.published().high_watermark <= progress.pieces[-1][0]

@@ -183,12 +183,7 @@ class ReplicaSet:
     def copied(self, name: str, number: int) -> CopiedPartition:
         """The partition for a copy of its files. Raises UnknownTopicOrPartitionError."""
         replicas = self.replicas(self.partition(name, number).place, name)
-        return CopiedPartition(
-            replicas,
-            lambda: self._topic_config(name),
-            self._config.lock_timeout_ms,
-            self._check_open,
-        )
+        return CopiedPartition(replicas, self._config.lock_timeout_ms, self._check_open)
 
     def settings_of(self, topic: Topic) -> Mapping[str, str]:
         """The decided settings of a topic of a directory; its own ones if no decision has it."""

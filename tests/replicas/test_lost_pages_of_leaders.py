@@ -79,7 +79,7 @@ def test_what_a_page_shows_after_its_role_is_lost_is_dropped(tmp_path: Path, fai
                     raise OffsetOutOfRangeError("t-0 has no such offset", path=partition.path)
             return len(calls)
 
-        assert log._engine.partition("t", 0)._call_at_leader(call) == 2  # type: ignore[attr-defined]
+        assert log._engine.partition("t", 0)._calls.read(call) == 2  # type: ignore[attr-defined]
 
 
 def test_an_incomplete_copy_in_the_place_of_a_leader_deletes_nothing(tmp_path: Path) -> None:

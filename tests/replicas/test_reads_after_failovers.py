@@ -37,12 +37,12 @@ def test_a_leader_returns_nothing_before_the_start_of_its_epoch_is_committed(
         # one append late
         assert process.published(2).high_watermark == process.published(3).high_watermark == 0
         process.disks[1].broken = process.disks[3].broken = True
-        within_ms = process.partition._timeout_ms
-        process.partition._timeout_ms = 500
+        within_ns = process.partition._calls.timeout_ns
+        process.partition._calls.timeout_ns = 500_000_000
         for call in (process.partition.bounds, lambda: read(process)):
             with pytest.raises(LeaderNotAvailableError, match="start of its epoch"):
                 call()
-        process.partition._timeout_ms = within_ms
+        process.partition._calls.timeout_ns = within_ns
         assert decisions.partition.leader == 2
         process.disks[3].broken = False
         process.forgive()

@@ -20,20 +20,23 @@ from embedlog.partition.replication.replica_log import Fenced
 from embedlog.replicas.partition.replicated_partition import ReplicatedPartition
 
 if TYPE_CHECKING:
-    from embedlog._native.system import Page
+    from pathlib import Path
+
+    from embedlog._native.system import Page, Published
     from embedlog.config.topic import TopicConfig
     from embedlog.format.buffer_pool import BufferPool
-    from embedlog.partition.interfaces import Fetched
+    from embedlog.partition.interfaces import Fetched, SplitPoint
     from embedlog.partition.log_context import Bounds
     from embedlog.partition.partition import Partition
     from embedlog.replicas.partition.partition_replicas import PartitionReplicas
+    from embedlog.types import OffsetAndTimestamp
 
 # to wait for the lock of a follower: without it the reader waits for the next copy
 LEARN_NS: Final = 20_000_000
 PAUSE_NS: Final = 1_000_000_000  # after a lock that was not had
 
 
-class NearbyPartition(ReplicatedPartition):
+class NearbyPartition:
     """One partition of a set for one consumer. Threads: those of the consumer, one at a time."""
 
     def __init__(
@@ -44,8 +47,11 @@ class NearbyPartition(ReplicatedPartition):
         check_open: Callable[[], None],
         rack: str,
     ) -> None:
-        super().__init__(replicas, config, lock_timeout_ms, check_open)
+        self._replicas = replicas
+        self._partition = ReplicatedPartition(replicas, config, lock_timeout_ms, check_open)
         self._rack = rack
+        self.topic = replicas.topic
+        self.number = replicas.number
         # the versions of decisions and directories for which the next two were read
         self._versions = (-1, -1)
         self._epoch = -1
@@ -59,19 +65,51 @@ class NearbyPartition(ReplicatedPartition):
     @property
     def read_node(self) -> int:
         """The node of the last read: the leader's if no follower was read."""
-        return self.node if self._node < 0 else self._node
+        return self._partition.node if self._node < 0 else self._node
+
+    # ---- the partition ---------------------------------------------------------------------------
+
+    @property
+    def topic_id(self) -> bytes:
+        return self._partition.topic_id
+
+    @property
+    def path(self) -> Path:
+        """The leader's directory of the partition, for messages."""
+        return self._partition.path
+
+    @property
+    def config(self) -> TopicConfig:
+        return self._partition.config
+
+    @property
+    def closed(self) -> bool:
+        """Whether its topic was deleted."""
+        return self._partition.closed
+
+    def check_open(self) -> None:
+        """Raises ClosedError or ForkedError if the log is not open in this process."""
+        self._partition.check_open()
+
+    def open(self) -> None:
+        """Find the leader, and load its files."""
+        self._partition.open()
+
+    def is_led(self) -> bool:
+        """Whether it has a leader now; nothing waits for one."""
+        return self._partition.is_led()
 
     # ---- the replica -----------------------------------------------------------------------------
 
     def _find_near(self, offset: int) -> Partition | None:
         """The follower to read at an offset; None: the leader. With -1 any offset."""
-        self._check_open()
+        self.check_open()
         versions = (self._replicas.members.version(), self._replicas.members.changes)
         if versions != self._versions:
             self._epoch, self._nodes = self._replicas.members.find_in_rack(self._rack)
             self._versions = versions
         nodes = self._nodes
-        if self._epoch < self._lowest:
+        if self._epoch < self._partition.lowest_epoch:
             nodes = ()
         followers: list[tuple[bool, int, int, int, Partition]] = []
         for node in nodes:
@@ -114,12 +152,11 @@ class NearbyPartition(ReplicatedPartition):
         the records below that.
         """
         fetched: Fetched | None = None
-        if getattr(self._locked, "leader", None) is None:
-            near = self._find_near(offset)
-            if near is not None:
-                fetched = self._fetch_near(near, offset, max_bytes, isolation, upto, pool)
+        near = self._find_near(offset)
+        if near is not None:
+            fetched = self._fetch_near(near, offset, max_bytes, isolation, upto, pool)
         if fetched is None:
-            fetched = super().fetch(
+            fetched = self._partition.fetch(
                 offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool
             )
         self._next = fetched.next_offset
@@ -155,7 +192,7 @@ class NearbyPartition(ReplicatedPartition):
         except EmbedlogError as problem:
             self._replicas.members.blame(problem)
             return None
-        self._lowest = max(self._lowest, self._epoch)
+        self._partition.raise_lowest_epoch(self._epoch)
         if upto is not None and fetched.next_offset <= offset:
             return None  # the caller knows that there are records
         return fetched
@@ -169,7 +206,7 @@ class NearbyPartition(ReplicatedPartition):
             except EmbedlogError as problem:
                 self._replicas.members.blame(problem)
         self._waiting_at = None
-        return super().bounds()
+        return self._partition.bounds()
 
     def unread_bytes(self, offset: int) -> int | None:
         """As `Partition.unread_bytes`, of the replica that is read next."""
@@ -179,7 +216,7 @@ class NearbyPartition(ReplicatedPartition):
                 return near.unread_bytes(offset)
             except EmbedlogError as problem:
                 self._replicas.members.blame(problem)
-        return super().unread_bytes(offset)
+        return self._partition.unread_bytes(offset)
 
     def _advance(self, near: Partition) -> Bounds:
         """The offsets of a follower, after it got the leader's high watermark."""
@@ -208,6 +245,44 @@ class NearbyPartition(ReplicatedPartition):
             is_lower and not self._replicas.members.read_only and system.boot_ns() >= self._learn_ns
         )
 
+    # ---- at the leader ---------------------------------------------------------------------------
+
+    def published(self) -> Published:
+        """The tuple of the leader."""
+        return self._partition.published()
+
+    def awaited_bounds(self, end: int, isolation: str, since_ns: int | None = None) -> Bounds:
+        """As `ReplicatedPartition.awaited_bounds`."""
+        return self._partition.awaited_bounds(end, isolation, since_ns)
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """As `Partition.epoch_end`, from the leader."""
+        return self._partition.epoch_end(epoch)
+
+    def offset_for_time(
+        self, timestamp_ms: int, isolation: str = "read_uncommitted"
+    ) -> OffsetAndTimestamp | None:
+        """As `Partition.offset_for_time`, from the leader."""
+        return self._partition.offset_for_time(timestamp_ms, isolation)
+
+    def end_by_time(self, first: int, last: int, end_ms: int) -> int:
+        """As `Partition.end_by_time`, of the leader."""
+        return self._partition.end_by_time(first, last, end_ms)
+
+    def skip_by_time(self, offset: int, start_ms: int, end_ms: int) -> int:
+        """As `Partition.skip_by_time`, of the leader."""
+        return self._partition.skip_by_time(offset, start_ms, end_ms)
+
+    def split_points(
+        self, start: int, end: int, max_bytes: int, count: int | None = None
+    ) -> list[SplitPoint]:
+        """As `Partition.split_points`, of the leader."""
+        return self._partition.split_points(start, end, max_bytes, count)
+
+    def open_transactions(self) -> list[tuple[int, int, int]]:
+        """As `Partition.open_transactions`, of the leader."""
+        return self._partition.open_transactions()
+
     # ---- waits -----------------------------------------------------------------------------------
 
     @property
@@ -217,7 +292,7 @@ class NearbyPartition(ReplicatedPartition):
         """
         near = self._waiting_at
         if near is None:
-            return super().mapped_page
+            return self._partition.mapped_page
         return near.mapped_page
 
     def check_page(self) -> None:
@@ -230,4 +305,4 @@ class NearbyPartition(ReplicatedPartition):
             except EmbedlogError as problem:
                 self._replicas.members.blame(problem)
                 self._waiting_at = None
-        super().check_page()
+        self._partition.check_page()

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
-from embedlog._native import system
+from embedlog._native import replication, system
 from embedlog._native.scope import Stack, scope, stack
 from embedlog.errors import (
     EmbedlogError,
@@ -25,12 +25,13 @@ from embedlog.errors import (
     NotEnoughReplicasAfterAppendError,
     StorageError,
 )
+from embedlog.format.visibility import end_offset
 from embedlog.partition.log_context import Appended, AppendProgress
-from embedlog.partition.replication.replica_log import Fenced, NotLeader, TooFew
+from embedlog.partition.replication.replica_log import NotLeader, TooFew
 from embedlog.replicas.members import directory_workers
 from embedlog.replicas.members.open_directories import is_of_storage
 from embedlog.replicas.partition.leader import Leader, LeaderChanged
-from embedlog.replicas.partition.led_partition import LedPartition, is_page_of
+from embedlog.replicas.partition.leader_calls import LeaderCalls
 from embedlog.replicas.partition.parallel_sync import (
     NEVER,
     commit_and_sync,
@@ -41,20 +42,26 @@ from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from embedlog.replicas.partition.record_deletion import RecordDeletion
 from embedlog.replicas.partition.repeated_appends import is_in_log_of, reduce_to_survivors
 from embedlog.replicas.partition.usual_reads import LeaderTail
-from embedlog.storage.call_deadline import wait_end
+from embedlog.storage.call_deadline import bounded, wait_end
 
 if TYPE_CHECKING:
+    from embedlog._native.system import Page, Published
     from embedlog.config.topic import TopicConfig
     from embedlog.format.buffer_pool import BufferPool
     from embedlog.format.record_batch import EncodedRun, Stamp
-    from embedlog.partition.interfaces import Fetched, HeldAppend, LockedPartition, PointRead
-    from embedlog.partition.log_context import DirectTarget
+    from embedlog.partition.interfaces import (
+        Fetched,
+        HeldAppend,
+        LockedPartition,
+        PointRead,
+        SplitPoint,
+    )
+    from embedlog.partition.log_context import Bounds, DirectTarget
     from embedlog.partition.partition import Partition
     from embedlog.partition.replication.replica_log import Followers
     from embedlog.replicas.members.directory_workers import DirectoryWorker
-    from embedlog.replicas.partition.usual_reads import LeaderWatch
-
-T = TypeVar("T")
+    from embedlog.replicas.rules.events import Place
+    from embedlog.types import OffsetAndTimestamp
 
 
 class _JointFollowers(NamedTuple):
@@ -83,8 +90,12 @@ class _JointFollowers(NamedTuple):
         self.followers.answered(max(at_ns, self.followers.answered_ns))
 
 
-class ReplicatedPartition(LedPartition):
-    """One partition of a set. Threads: every public method may be called from any thread."""
+class ReplicatedPartition:
+    """One partition of a set, as callers use it. Threads: every public method may be called from any
+    thread.
+    """
+
+    replicated: Final = True
 
     def __init__(
         self,
@@ -93,10 +104,243 @@ class ReplicatedPartition(LedPartition):
         lock_timeout_ms: int,
         check_open: Callable[[], None],
     ) -> None:
-        super().__init__(replicas, config, lock_timeout_ms, check_open)
-        self._locked = threading.local()
+        self.topic = replicas.topic
+        self.number = replicas.number
+        self._config = config
+        self._replicas = replicas
+        self._calls = LeaderCalls(replicas, lock_timeout_ms, check_open)
+        self._locked = threading.local()  # `leader`: whose append lock this thread holds
         self._followers: _JointFollowers | None = None
-        self._watch: LeaderWatch | None = None
+
+    def deadline(self) -> int:
+        """The deadline (boot clock, ns) of work that begins at this call."""
+        return self._calls.deadline()
+
+    def check_open(self) -> None:
+        """Raises ClosedError or ForkedError if the log is not open in this process."""
+        self._calls.check_open()
+
+    @property
+    def closed(self) -> bool:
+        """Whether its topic was deleted."""
+        return self._replicas.members.is_deleted()
+
+    @property
+    def place(self) -> Place:
+        """The topic's id and the number."""
+        return self._replicas.place
+
+    @property
+    def topic_id(self) -> bytes:
+        return self._replicas.topic_id.bytes
+
+    @property
+    def config(self) -> TopicConfig:
+        return self._config()
+
+    @property
+    def node(self) -> int:
+        """The node of the leader. Raises LeaderNotAvailableError."""
+        return self._calls.find(self.deadline()).node
+
+    @property
+    def lowest_epoch(self) -> int:
+        """The highest epoch that a call has read from: no later one reads from a lower one."""
+        return self._calls.lowest
+
+    def raise_lowest_epoch(self, epoch: int) -> None:
+        """A caller has read from a replica in this epoch."""
+        self._calls.lowest = max(self._calls.lowest, epoch)
+
+    # ---- the published state ---------------------------------------------------------------------
+
+    def published(self) -> Published:
+        """The tuple of the leader."""
+        return self._calls.read(lambda partition: partition.published())
+
+    def bounds(self) -> Bounds:
+        """The present offsets, from one read of the leader's page."""
+        return self._calls.read(lambda partition: partition.bounds())
+
+    def awaited_bounds(self, end: int, isolation: str, since_ns: int | None = None) -> Bounds:
+        """The present offsets, after a wait until the deadline for a replica with the records below
+        `end`.
+
+        `since_ns`: a reader has found nothing since then (boot clock), although a replica showed
+        the records. Its page can be that of a lost directory, so the wait ends with the deadline of
+        the first call. Raises LeaderNotAvailableError.
+
+        A process that changes nothing may read a follower, whose high watermark is late: that it
+        ends there does not show that the log does. A leader that has committed the start of its
+        epoch shows that, or all members of the ISR together. Then a majority of the directories
+        must show that this is the ISR.
+        """
+        if since_ns is None:
+            until_ns = self.deadline()
+        else:
+            until_ns = bounded(since_ns + self._calls.timeout_ns)
+        while True:
+            version = self._replicas.members.version()
+            is_final, bounds, page = self._calls.read(
+                lambda partition: (
+                    self._is_final(partition),
+                    partition.bounds(),
+                    partition.mapped_page,
+                )
+            )
+            shown_end = end_offset(bounds, isolation)
+            is_shown = shown_end >= end
+            if is_shown and since_ns is None:
+                return bounds
+            if not is_shown and (is_final or self._replicas.members.has_lost(end)):
+                return bounds
+            if system.boot_ns() >= until_ns:
+                verb = "returns" if is_shown else "shows"
+                text = (
+                    f"no replica of {self._replicas.name} in sync {verb} all records below {end} "
+                    "before the deadline"
+                )
+                raise LeaderNotAvailableError(text, expected=f"offset {end}", found=shown_end)
+            self._calls.leader = None  # another replica may show more
+            tails: list[tuple[Page, int]] = []
+            # a wait for a committed offset would end at once
+            if page is not None and bounds.high_watermark < end:
+                tails.append((page, end - 1))
+            self._replicas.members.wait(version, until_ns, tails)
+            if is_shown:
+                return bounds
+
+    def _is_final(self, partition: Partition) -> bool:
+        """Whether the high watermark of a replica is that of the log: records above it that were
+        committed are lost.
+        """
+        now, replica = partition.replica.published()
+        return (
+            replica.role == replication.ROLE_LEADER
+            and now.high_watermark >= replica.epoch_start
+            and now.epoch >= max(self._calls.lowest, self._replicas.members.decided_epoch())
+        )
+
+    @property
+    def path(self) -> Path:
+        """The leader's directory of the partition, for messages."""
+        return self._calls.read(lambda partition: partition.path)
+
+    @property
+    def mapped_page(self) -> Page | None:
+        """The leader's control page, for waits on it; None while there is no leader."""
+        self._calls.check_leader()
+        return self._calls.read_at_once(lambda partition: partition.mapped_page)
+
+    def open(self) -> None:
+        """Find the leader, and load its files."""
+        self._calls.read(lambda partition: partition.open())
+
+    def is_led(self) -> bool:
+        """Whether it has a leader now; nothing waits for one."""
+        return self._calls.read_at_once(lambda partition: partition.published()) is not None
+
+    def check_page(self) -> None:
+        """At the end of a wait: look at the leader's page again."""
+        self._calls.check_leader()
+        self._calls.read_at_once(lambda partition: partition.check_page())
+
+    def notify(self) -> None:
+        """Wake the processes that follow decisions in this partition."""
+        self._calls.read(lambda partition: partition.notify())
+
+    def is_prepared(self) -> bool:
+        """As `Partition.is_prepared`, of the leader."""
+        return self._calls.read(lambda partition: partition.is_prepared())
+
+    def holds_data(self) -> bool:
+        """As `Partition.holds_data`, of the leader."""
+        return self._calls.read(lambda partition: partition.holds_data())
+
+    # ---- reading ---------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        offset: int,
+        *,
+        max_bytes: int = 1 << 20,
+        isolation: str = "read_uncommitted",
+        upto: int | None = None,
+        pool: BufferPool | None = None,
+    ) -> Fetched:
+        """As `Partition.fetch`, from the leader; within `exclusive` up to the log end
+        (REPLICA-22).
+        """
+        locked: Leader | None = getattr(self._locked, "leader", None)
+        if locked is not None:
+            return locked.partition.replica.read(offset, max_bytes, upto)
+        return self._calls.read(
+            lambda partition: partition.fetch(
+                offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool
+            )
+        )
+
+    def point(self, offset: int, committed: bool) -> PointRead | None:
+        """As `Partition.point`, of the leader, while nothing in the set changes; otherwise None."""
+        watch = self._calls.watch_leader()
+        if watch is None:
+            return None
+        with suppress(EmbedlogError):
+            point = watch.leader.partition.point(offset, committed)
+            if (
+                point is not None
+                and watch.is_unchanged()
+                and self._calls.is_still_leading(watch.leader)
+            ):
+                return point
+        return None
+
+    def tail(self, offset: int, isolation: str) -> LeaderTail | None:
+        """As `Partition.tail`, of the leader. It ends with the next change in the set."""
+        watch = self._calls.watch_leader()
+        if watch is None:
+            return None
+        with suppress(EmbedlogError):
+            tail = watch.leader.partition.tail(offset, isolation)
+            if tail is not None:
+                return LeaderTail(tail, watch)
+        return None
+
+    def unread_bytes(self, offset: int) -> int | None:
+        """As `Partition.unread_bytes`, of the leader."""
+        return self._calls.read(lambda partition: partition.unread_bytes(offset))
+
+    def end_by_time(self, first: int, last: int, end_ms: int) -> int:
+        """As `Partition.end_by_time`, of the leader."""
+        return self._calls.read(lambda partition: partition.end_by_time(first, last, end_ms))
+
+    def skip_by_time(self, offset: int, start_ms: int, end_ms: int) -> int:
+        """As `Partition.skip_by_time`, of the leader."""
+        return self._calls.read(lambda partition: partition.skip_by_time(offset, start_ms, end_ms))
+
+    def split_points(
+        self, start: int, end: int, max_bytes: int, count: int | None = None
+    ) -> list[SplitPoint]:
+        """As `Partition.split_points`, of the leader."""
+        return self._calls.read(
+            lambda partition: partition.split_points(start, end, max_bytes, count)
+        )
+
+    def size_bytes(self) -> int:
+        """Bytes in the logs of all segments of the leader."""
+        return self._calls.read(lambda partition: partition.size_bytes())
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """As `Partition.epoch_end`, from the leader."""
+        return self._calls.read(lambda partition: partition.epoch_end(epoch))
+
+    def offset_for_time(
+        self, timestamp_ms: int, isolation: str = "read_uncommitted"
+    ) -> OffsetAndTimestamp | None:
+        """As `Partition.offset_for_time`, from the leader."""
+        return self._calls.read(
+            lambda partition: partition.offset_for_time(timestamp_ms, isolation)
+        )
 
     # ---- durability ------------------------------------------------------------------------------
 
@@ -107,8 +351,8 @@ class ReplicatedPartition(LedPartition):
 
         0 while this process does not reach a member: it may have synced nothing.
         """
-        return self._call_with_leader(
-            lambda leader: durable_offset(self._replicas, leader), self.deadline()
+        return self._calls.retry(
+            lambda leader: durable_offset(self._replicas, leader), self.deadline(), raises_last=True
         )
 
     def sync(self, deadline_ns: int | None = None) -> int:
@@ -116,7 +360,7 @@ class ReplicatedPartition(LedPartition):
         Raises DurabilityError.
         """
         end = self.published().log_end
-        self.sync_to(end, self._deadline_of(deadline_ns))
+        self.sync_to(end, self._calls.deadline_of(deadline_ns))
         return max(end, self.durable_offset)
 
     def sync_to(self, end: int, deadline_ns: int) -> None:
@@ -129,54 +373,30 @@ class ReplicatedPartition(LedPartition):
                 self._replicas, leader, min(end, leader.partition.published().log_end), deadline_ns
             )
 
-        self._call_with_leader(sync, deadline_ns)
+        self._calls.retry(sync, deadline_ns, raises_last=True)
 
     def flush_if_due(self, end: int, deadline_ns: int, unsynced_ms: int = 0) -> None:
         """Sync up to `end` in each directory that is due by its topic's settings."""
 
-        def flush(leader: Leader, isr: list[tuple[int, Partition]]) -> None:
-            for _, replica in isr:
+        def flush(leader: Leader) -> None:
+            for _, replica in self._replicas.in_sync.find_replicas(leader):
                 flush_end = min(end, replica.published().log_end)
                 replica.flush_if_due(flush_end, deadline_ns, unsynced_ms)
 
-        self._call_with_isr(flush)
+        self._calls.retry(flush, self.deadline(), raises_last=True)
 
     def flush_if_late(self) -> None:
         """Sync records of the leader, if the housekeeper is late. Without a leader now, the next
         one is not waited for.
         """
-        self._check_open()
+        self._calls.check_open()
         leader = self._replicas.leaders.find_present_leader()
         if leader is not None:
             try:
                 leader.partition.flush_if_late()
             except EmbedlogError as problem:
-                if self._is_still_leading(leader) is not False:
-                    self._forget_failed(problem, self.deadline())
-
-    def _call_with_isr(self, call: Callable[[Leader, list[tuple[int, Partition]]], T]) -> T:
-        """The result of a call with the leader and the replicas in the ISR, the leader first
-        (`_call_with_leader`).
-        """
-        return self._call_with_leader(
-            lambda leader: call(leader, self._replicas.in_sync.find_replicas(leader)),
-            self.deadline(),
-        )
-
-    def _call_with_leader(self, call: Callable[[Leader], T], deadline_ns: int) -> T:
-        """The result of a call with the leader; repeated after a directory has failed. At the
-        deadline its error is raised.
-        """
-        while True:
-            try:
-                return call(self._find_leader(deadline_ns))
-            except LeaderChanged:
-                self._leader = None
-            except EmbedlogError as problem:
-                if system.boot_ns() >= deadline_ns:
-                    raise
-                self._forget_failed(problem, deadline_ns)
-            self._check_deadline(deadline_ns)
+                if self._calls.is_still_leading(leader) is not False:
+                    self._calls.forget_failed(problem, self.deadline())
 
     # ---- appending -------------------------------------------------------------------------------
 
@@ -188,7 +408,7 @@ class ReplicatedPartition(LedPartition):
         joint = self._followers
         if (
             joint is None
-            or joint.leader is not self._leader
+            or joint.leader is not self._calls.leader
             or joint.followers.needed != self._replicas.in_sync.needed_isr_size()
         ):
             return None
@@ -204,7 +424,7 @@ class ReplicatedPartition(LedPartition):
 
     def note_direct(self, stamp: Stamp, next_sequence: int, seen: int) -> None:
         """As `Partition.note_direct`, for the leader of `direct_target`."""
-        leader = self._leader  # another thread may forget it
+        leader = self._calls.leader  # another thread may forget it
         if leader is None:
             return
         worker = self._replicas.members.worker(leader.node)
@@ -217,7 +437,7 @@ class ReplicatedPartition(LedPartition):
 
     def seen_plain(self, stamp: Stamp) -> int:
         """As `Partition.seen_plain`, of the present leader only (REPLICA-16)."""
-        leader = self._leader
+        leader = self._calls.leader
         if leader is None:
             return -1
         return leader.partition.seen_plain(stamp)
@@ -238,56 +458,70 @@ class ReplicatedPartition(LedPartition):
         Raises also NotEnoughReplicasError before, NotEnoughReplicasAfterAppendError after the
         append; LeaderNotAvailableError.
         """
-        self._check_open()
-        until = self._deadline_of(deadline_ns)
+        self._calls.check_open()
+        until_ns = self._calls.deadline_of(deadline_ns)
         progress = progress or AppendProgress(run)
         progress.waiting = all_in_sync
-        while True:
-            leader = self._find_leader(until, show=not all_in_sync)
-            try:
-                if progress.pieces and progress.epochs[-1] != leader.epoch:
-                    reduce_to_survivors(progress, leader, stamp)
-                progress.epoch = leader.epoch
-                is_durable = leader.partition.config.flush_messages != NEVER
-                if not progress.complete:
-                    # in the leader's log
-                    searches = progress.expected_offset is not None or progress.is_in_doubt(stamp)
-                    followers = None
-                    if all_in_sync and not searches:
-                        followers = self._prepare_followers(leader)
-                    if followers is None:
-                        leader.partition.replica.require(
-                            leader.epoch,
-                            all_in_sync=all_in_sync,
-                            needed=self._replicas.in_sync.needed_isr_size(),
-                        )
-                    flushes_alone = flush and not (all_in_sync and is_durable)
-                    self._append_to(leader, progress, stamp, followers, until, flush=flushes_alone)
-                    self._replicas.note_worked(leader.node)
-                    # as it was at the append
-                    is_durable = leader.partition.config.flush_messages != NEVER
-                appended = progress.appended()
-                if all_in_sync and progress.committed <= appended.last_offset:
-                    end = appended.last_offset + 1
-                    self._replicas.in_sync.commit(leader, end, until)
-                    if self._followers is not None:
-                        self._followers.note_answers(system.boot_ns())
-                    # also if the ISR is too small now: readers may have the record
-                    progress.seen_committed = end
-                    self._replicas.in_sync.check_needed_size(leader, end, until)
-                    progress.committed = end
-                if not all_in_sync:
-                    self._replicas.in_sync.note_appended()
-                elif is_durable and flush:
-                    sync_if_due(self._replicas, leader, appended.last_offset + 1, until)
-                return appended
-            except TooFew:
-                raise self._replicas.in_sync.too_few_error(leader) from None
-            except (NotLeader, LeaderChanged):
-                self._leader = None
-            except EmbedlogError as problem:
-                self._forget_failed(problem, until)
-            self._check_deadline(until)
+        append = partial(
+            self._append_at,
+            progress=progress,
+            stamp=stamp,
+            until_ns=until_ns,
+            flush=flush,
+            all_in_sync=all_in_sync,
+        )
+        find = self._calls.find_for_append if all_in_sync else self._calls.find
+        return self._calls.retry(append, until_ns, find)
+
+    def _append_at(
+        self,
+        leader: Leader,
+        *,
+        progress: AppendProgress,
+        stamp: Stamp | None,
+        until_ns: int,
+        flush: bool,
+        all_in_sync: bool,
+    ) -> Appended:
+        """Append at this leader what its log does not have yet. Raises NotLeader, LeaderChanged,
+        TooFew, and the errors of `append`.
+        """
+        if progress.pieces and progress.epochs[-1] != leader.epoch:
+            reduce_to_survivors(progress, leader, stamp)
+        progress.epoch = leader.epoch
+        is_durable = leader.partition.config.flush_messages != NEVER
+        if not progress.complete:
+            # in the leader's log
+            searches = progress.expected_offset is not None or progress.is_in_doubt(stamp)
+            followers = None
+            if all_in_sync and not searches:
+                followers = self._prepare_followers(leader)
+            if followers is None:
+                leader.partition.replica.require(
+                    leader.epoch,
+                    all_in_sync=all_in_sync,
+                    needed=self._replicas.in_sync.needed_isr_size(),
+                )
+            flushes_alone = flush and not (all_in_sync and is_durable)
+            self._append_to(leader, progress, stamp, followers, until_ns, flush=flushes_alone)
+            self._replicas.note_worked(leader.node)
+            # as it was at the append
+            is_durable = leader.partition.config.flush_messages != NEVER
+        appended = progress.appended()
+        if all_in_sync and progress.committed <= appended.last_offset:
+            end = appended.last_offset + 1
+            self._replicas.in_sync.commit(leader, end, until_ns)
+            if self._followers is not None:
+                self._followers.note_answers(system.boot_ns())
+            # also if the ISR is too small now: readers may have the record
+            progress.seen_committed = end
+            self._replicas.in_sync.check_needed_size(leader, end, until_ns)
+            progress.committed = end
+        if not all_in_sync:
+            self._replicas.in_sync.note_appended()
+        elif is_durable and flush:
+            sync_if_due(self._replicas, leader, appended.last_offset + 1, until_ns)
+        return appended
 
     def _append_to(
         self,
@@ -371,8 +605,8 @@ class ReplicatedPartition(LedPartition):
 
         Meanwhile `fetch` of this thread reads up to the log end. Raises NotEnoughReplicasError.
         """
-        self._check_open()
-        until = self._deadline_of(deadline_ns)
+        self._calls.check_open()
+        until = self._calls.deadline_of(deadline_ns)
         with stack() as entered:
             leader, held = self._lock_leader(entered, until)
             start = held.state.read_page().log_end
@@ -380,7 +614,7 @@ class ReplicatedPartition(LedPartition):
             try:
                 yield held
             except NotLeader as changed:
-                self._leader = None
+                self._calls.leader = None
                 raise LeaderNotAvailableError(
                     f"the leader of {self._replicas.name} changed; nothing was written"
                 ) from changed
@@ -402,23 +636,16 @@ class ReplicatedPartition(LedPartition):
 
         Raises LeaderNotAvailableError if one does not have it.
         """
-        while True:
-            self._leader = None
-            leader = self._find_leader(until)
-            try:
-                is_in_log = is_in_log_of(leader, epoch, end - 1)
-            except EmbedlogError as problem:
-                self._forget_failed(problem, until)
-                self._check_deadline(until)
-                continue
-            if not is_in_log:
+
+        def wait_at(leader: Leader) -> None:
+            if not is_in_log_of(leader, epoch, end - 1):
                 raise LeaderNotAvailableError(
                     f"the leader of {self._replicas.name} changed before the commit"
                 )
-            try:
-                return self._wait_for_commit(leader, end, until, written=written)
-            except LeaderChanged:
-                self._check_deadline(until)
+            self._wait_for_commit(leader, end, until, written=written)
+
+        self._calls.leader = None
+        self._calls.retry(wait_at, until)
 
     def _wait_for_commit(self, leader: Leader, end: int, until: int, *, written: bool) -> None:
         """Wait for the commit, also while the ISR is too small: the records are in the leader's
@@ -441,7 +668,7 @@ class ReplicatedPartition(LedPartition):
             try:
                 is_leading = self._replicas.members.is_leading(leader)
             except EmbedlogError as problem:
-                self._forget_failed(problem, until)
+                self._calls.forget_failed(problem, until)
                 raise LeaderChanged from problem
             if not is_leading:
                 raise LeaderChanged
@@ -455,7 +682,7 @@ class ReplicatedPartition(LedPartition):
             raise problem
         if not Path(problem.path).is_relative_to(leader.partition.path):
             raise problem
-        self._forget_failed(problem, self.deadline())
+        self._calls.forget_failed(problem, self.deadline())
         raise LeaderNotAvailableError(
             f"the leader of {self._replicas.name} failed before a commit"
         ) from problem
@@ -470,40 +697,34 @@ class ReplicatedPartition(LedPartition):
         until = self.deadline()
         if now.epoch != epoch or now.high_watermark >= end:
             return now.epoch == epoch
-        while True:
-            leader = self._find_leader(until)
+
+        def confirm_at(leader: Leader) -> bool:
             if leader.epoch != epoch:
                 return False
-            try:
-                self._wait_for_commit(leader, end, until, written=False)
-                return True
-            except LeaderChanged:
-                self._leader = None
-            self._check_deadline(until)
+            self._wait_for_commit(leader, end, until, written=False)
+            return True
+
+        return self._calls.retry(confirm_at, until)
 
     def _lock_leader(self, entered: Stack, until: int) -> tuple[Leader, LockedPartition]:
         """Take the append lock of the leader; of the next one if its directory fails or the leader
         changes.
         """
-        while True:
-            leader = self._find_leader(until)
-            try:
-                self._check_answers(leader)
-                leader.partition.replica.require(
-                    leader.epoch, all_in_sync=True, needed=self._replicas.in_sync.needed_isr_size()
+
+        def lock(leader: Leader) -> tuple[Leader, LockedPartition]:
+            self._check_answers(leader)
+            leader.partition.replica.require(
+                leader.epoch, all_in_sync=True, needed=self._replicas.in_sync.needed_isr_size()
+            )
+            with stack() as tried:
+                held = tried.enter(
+                    leader.partition.exclusive(self._replicas.members.lock_deadline(until))
                 )
-                with stack() as tried:
-                    held = tried.enter(
-                        leader.partition.exclusive(self._replicas.members.lock_deadline(until))
-                    )
-                    leader.partition.replica.check_leads(held, leader.epoch)
-                    entered.take_over(tried)
-                return leader, held
-            except NotLeader:
-                self._leader = None
-            except EmbedlogError as problem:
-                self._forget_failed(problem, until)
-            self._check_deadline(until)
+                leader.partition.replica.check_leads(held, leader.epoch)
+                entered.take_over(tried)
+            return leader, held
+
+        return self._calls.retry(lock, until)
 
     def following_sequence(self, stamp: Stamp) -> int:
         """As `Partition.following_sequence`. REQUIRES `exclusive`."""
@@ -551,41 +772,35 @@ class ReplicatedPartition(LedPartition):
         """As `Partition.append_marker`, at the leader; it returns after the commit. A repetition
         finds the marker.
         """
-        self._check_open()
-        until = self._deadline_of(deadline_ns)
-        while True:
-            leader = self._find_leader(until)
-            try:
-                self._check_answers(leader)
-                leader.partition.replica.require(
-                    leader.epoch, all_in_sync=True, needed=self._replicas.in_sync.needed_isr_size()
-                )
-                offset = leader.partition.append_marker(
-                    producer_id,
-                    epoch,
-                    commit=commit,
-                    coordinator_epoch=coordinator_epoch,
-                    deadline_ns=self._replicas.members.lock_deadline(until),
-                )
-                self._replicas.in_sync.commit_for_all(
-                    leader, leader.partition.published().log_end, until
-                )
-                return offset
-            except TooFew:
-                raise self._replicas.in_sync.too_few_error(leader) from None
-            except (NotLeader, LeaderChanged):
-                self._leader = None
-            except EmbedlogError as problem:
-                self._forget_failed(problem, until)
-            self._check_deadline(until)
+        self._calls.check_open()
+        until = self._calls.deadline_of(deadline_ns)
+
+        def append_at(leader: Leader) -> int | None:
+            self._check_answers(leader)
+            leader.partition.replica.require(
+                leader.epoch, all_in_sync=True, needed=self._replicas.in_sync.needed_isr_size()
+            )
+            offset = leader.partition.append_marker(
+                producer_id,
+                epoch,
+                commit=commit,
+                coordinator_epoch=coordinator_epoch,
+                deadline_ns=self._replicas.members.lock_deadline(until),
+            )
+            self._replicas.in_sync.commit_for_all(
+                leader, leader.partition.published().log_end, until
+            )
+            return offset
+
+        return self._calls.retry(append_at, until)
 
     def open_transactions(self) -> list[tuple[int, int, int]]:
         """As `Partition.open_transactions`, of the leader."""
-        return self._call_at_leader(lambda partition: partition.open_transactions())
+        return self._calls.read(lambda partition: partition.open_transactions())
 
     def stored_epoch(self, producer_id: int) -> int:
         """As `Partition.stored_epoch`, of the leader."""
-        return self._call_at_leader(lambda partition: partition.stored_epoch(producer_id))
+        return self._calls.read(lambda partition: partition.stored_epoch(producer_id))
 
     def delete_records(self, offset: int) -> int:
         """As `Partition.delete_records`: the log start is on disk in all directories of the ISR.
@@ -593,93 +808,12 @@ class ReplicatedPartition(LedPartition):
         Raises also NotEnoughReplicasError, NotEnoughDirectoriesError, LeaderNotAvailableError;
         NotEnoughReplicasAfterAppendError if a replica may have deleted.
         """
-        self._check_open()
+        self._calls.check_open()
         until = self.deadline()
         deletion = RecordDeletion(self._replicas, offset, until)
         try:
-            while True:
-                try:
-                    return deletion.delete_everywhere(self._find_shown_leader(until))
-                except (LeaderChanged, Fenced, NotLeader):
-                    self._leader = None
-                except EmbedlogError as problem:
-                    self._forget_failed(problem, until)
-                self._check_deadline(until)
+            return self._calls.retry(deletion.delete_everywhere, until, self._calls.find_shown)
         except EmbedlogError as problem:
             if not deletion.has_begun:
                 raise
             raise deletion.unfinished_error(problem) from problem
-
-    # ---- reading ---------------------------------------------------------------------------------
-
-    def fetch(
-        self,
-        offset: int,
-        *,
-        max_bytes: int = 1 << 20,
-        isolation: str = "read_uncommitted",
-        upto: int | None = None,
-        pool: BufferPool | None = None,
-    ) -> Fetched:
-        """As `Partition.fetch`, from the leader; within `exclusive` up to the log end
-        (REPLICA-22).
-        """
-        locked: Leader | None = getattr(self._locked, "leader", None)
-        if locked is not None:
-            return locked.partition.replica.read(offset, max_bytes, upto)
-        return self._call_at_leader(
-            lambda partition: partition.fetch(
-                offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool
-            )
-        )
-
-    def point(self, offset: int, committed: bool) -> PointRead | None:
-        """As `Partition.point`, of the leader, while nothing in the set changes; otherwise None."""
-        watch = self._watch_leader()
-        if watch is None:
-            return None
-        with suppress(EmbedlogError):
-            point = watch.leader.partition.point(offset, committed)
-            if point is not None and watch.is_unchanged() and self._is_still_leading(watch.leader):
-                return point
-        return None
-
-    def tail(self, offset: int, isolation: str) -> LeaderTail | None:
-        """As `Partition.tail`, of the leader. It ends with the next change in the set."""
-        watch = self._watch_leader()
-        if watch is None:
-            return None
-        with suppress(EmbedlogError):
-            tail = watch.leader.partition.tail(offset, isolation)
-            if tail is not None:
-                return LeaderTail(tail, watch)
-        return None
-
-    def _watch_leader(self) -> LeaderWatch | None:
-        """The leader of the last call if it may be read by the short paths; None while that is not
-        known.
-        """
-        watch = self._watch
-        if watch is not None and watch.leader is self._leader and watch.is_unchanged():
-            return watch
-        self._check_leader()
-        leader = self._leader
-        changes = self._changes
-        version = self._checked_version
-        if (
-            leader is None
-            or self._replicas.members.read_only
-            or changes != self._replicas.members.changes
-            or version & 1
-        ):
-            return None
-        with suppress(EmbedlogError):
-            now, replica = leader.partition.replica.published()
-            if (
-                is_page_of(leader, now, replica)
-                and now.high_watermark >= replica.epoch_start
-                and now.epoch >= self._lowest
-            ):
-                self._watch = self._replicas.watch(leader, changes, version)
-                return self._watch
-        return None

@@ -85,11 +85,9 @@ def _installed_over_any(
     return True
 
 
-@replaces(
-    "shown_at_once", "embedlog.replicas.partition.led_partition:LedPartition._find_shown_leader"
-)
+@replaces("shown_at_once", "embedlog.replicas.partition.leader_calls:LeaderCalls.find_shown")
 def _shown_before_the_start(original: Any, self: Any, deadline_ns: int) -> Any:
-    return self._find_leader(deadline_ns)
+    return self.find(deadline_ns)
 
 
 @replaces("always_complete", "embedlog.replicas.partition.leaders:Leaders._observe_replica")
