@@ -1,5 +1,5 @@
-"""This module copies to the in-sync replicas (ISR) of one partition, commits, and proposes changes of
-the ISR.
+"""This module copies to the in-sync replicas (ISR) of one partition, commits, and proposes changes
+of the ISR.
 
 An append is committed when the high watermark has passed it in the epoch of the append. After a
 failover the epochs of the new leader show whether the append is in its log: there its epoch ends
@@ -392,7 +392,8 @@ class InSyncReplicas:
         member = self._directories.get(node)
         if member is None or member.directory is None:
             raise LeaderNotAvailableError(
-                f"the directory of node {node} fails: {self._members.name} is repaired after it returns"
+                f"the directory of node {node} fails: {self._members.name} is repaired after it "
+                "returns"
             )
         system.point("renew-left")
         if loaded is not None:

@@ -2,8 +2,8 @@
 from its ISR.
 
 Both pause if they repeat: two processes must not undo each other for ever. The pauses end when this
-process has used the node with success, or has copied records to it since its last eviction. The node
-works for this process then, and its next failure is a new one.
+process has used the node with success, or has copied records to it since its last eviction. The
+node works for this process then, and its next failure is a new one.
 """
 
 from __future__ import annotations

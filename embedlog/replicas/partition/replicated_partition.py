@@ -91,8 +91,8 @@ class _JointFollowers(NamedTuple):
 
 
 class ReplicatedPartition:
-    """One partition of a set, as callers use it. Threads: every public method may be called from any
-    thread.
+    """One partition of a set, as callers use it. Threads: every public method may be called from
+    any thread.
     """
 
     replicated: Final = True
