@@ -19,7 +19,7 @@ import embedlog
 from embedlog._native import system
 from embedlog.partition.replication.replica_log import LeaderDecision
 from embedlog.replicas.partition.copying import copy
-from embedlog.replicas.partition.leaders import Leader
+from embedlog.replicas.partition.leader import Leader
 
 from . import references
 from .context import QUIET, Context, bytes_in, filled, log_files, pieces, remove, values_of

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from embedlog.config.topic import LogConfig, TopicConfig
     from embedlog.coordination.groups.group_coordinator import Groups
     from embedlog.coordination.transactions.transaction_coordinator import Transactions
-    from embedlog.partition.interfaces import LogPartition, WatchedLog
+    from embedlog.partition.interfaces import LogPartition, ReadableLog, WatchedLog
     from embedlog.partition.interposer import Interposer
     from embedlog.partition.partition import Partition
     from embedlog.storage.liveness import Liveness
@@ -291,7 +291,7 @@ class Engine:
         partition = self._partitions.get((topic.name, number))
         return self._open_partition(topic, number) if partition is None else partition
 
-    def near(self, partition: LogPartition, rack: str | None) -> LogPartition:
+    def near(self, partition: LogPartition, rack: str | None) -> ReadableLog:
         """The partition for a reader in a rack (`client.rack`): one directory has one place to read
         from.
         """

@@ -38,7 +38,7 @@ from embedlog.storage.set_liveness import SetLiveness
 from embedlog.topic import Topic, is_internal
 
 if TYPE_CHECKING:
-    from embedlog.partition.interfaces import LogPartition, WatchedLog
+    from embedlog.partition.interfaces import LogPartition, ReadableLog, WatchedLog
     from embedlog.partition.partition import Partition
 
 logger = logging.getLogger("embedlog")
@@ -210,14 +210,12 @@ class ReplicatedEngine(Engine):
         """Whether a partition has a leader now; nothing waits for one."""
         return cast("_Led", partition).is_led()
 
-    def near(self, partition: LogPartition, rack: str | None) -> LogPartition:
+    def near(self, partition: LogPartition, rack: str | None) -> ReadableLog:
         if rack is None or not self.config.replica_selector_class.endswith(
             "RackAwareReplicaSelector"
         ):
             return partition
-        return cast(
-            "LogPartition", self.set.nearby_partition(partition.topic, partition.number, rack)
-        )
+        return self.set.nearby_partition(partition.topic, partition.number, rack)
 
     def at_files(self, topic: Topic, number: int, call: Callable[[Partition], T]) -> T:
         """As for one directory, with the files of the leader; the call is repeated at the next

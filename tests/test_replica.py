@@ -451,8 +451,8 @@ def test_a_repeated_append_of_a_transaction_is_committed_to_the_isr(
             run = writer.prepare(b"first" if first else b"second")
             progress = AppendProgress(run)
             with monkeypatch.context() as patched:
-                patched.setattr(partition, "_together", lambda leader: None)
-                patched.setattr(partition._replicas, "commit", fail_after_append)
+                patched.setattr(partition, "_prepare_followers", lambda leader: None)
+                patched.setattr(partition._replicas.in_sync, "commit", fail_after_append)
                 with pytest.raises(embedlog.NotEnoughReplicasAfterAppendError):
                     writer.owner.append(partition, run, progress=progress)
             assert partition.published().high_watermark <= progress.pieces[-1][0]
@@ -472,4 +472,4 @@ def test_a_copy_of_the_decision_log_that_was_closed_is_opened_again(tmp_path: Pa
         for each in log._engine.directories[:2]:
             each.partitions.pop(("__replica_state", 0)).close()
         log.create_topic("u", 1, replication_factor=3)
-        assert not any(decisions.copy(node).partition.closed for node in (1, 2, 3))
+        assert not any(decisions.attached_copy(node).partition.closed for node in (1, 2, 3))

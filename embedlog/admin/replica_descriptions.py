@@ -192,7 +192,7 @@ class ReplicaDescriber:
     ) -> tuple[DecisionDescription, ...]:
         """The recent decisions of the first copy that can be read."""
         for node in sorted(answering):
-            copy = self._set.decisions.copy(node)
+            copy = self._set.decisions.attached_copy(node)
             if copy is None:
                 continue
             answer = self._answers.collect(

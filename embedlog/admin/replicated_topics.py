@@ -116,7 +116,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
                     due.append(topic)
             if not due:
                 return [topic.name for topic in planned if topic.name in created_names]
-            before = self._set.decisions.settled()
+            before = self._set.decisions.settled_state()
             for topic in due:
                 self._check_free(topic.name)
             self._deleted.finish({topic.name for topic in due})
@@ -176,7 +176,8 @@ class ReplicatedTopicAdmin(TopicAdmin):
         for partition in partitions:
             # its leader may accept more or less from now on
             if len(partition.isr) < len(partition.replicas):
-                self._set.replicas((topic_id, partition.number), name).begin(self._set.deadline())
+                replicas = self._set.replicas((topic_id, partition.number), name)
+                replicas.leaders.begin(self._set.deadline())
         self._set.assignments.clear()  # the directories note the settings
         for opened in self._set.members.open_members():
             led = [partition.number for partition in partitions if partition.leader == opened.node]

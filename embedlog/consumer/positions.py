@@ -23,7 +23,7 @@ from embedlog.types import TopicPartition
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Record, RecordRun
-    from embedlog.partition.interfaces import LogPartition, ReadableLog, TailedLog
+    from embedlog.partition.interfaces import ReadableLog, TailedLog
     from embedlog.partition.log_context import Bounds
 
 
@@ -138,7 +138,7 @@ class Cursor:
     def __init__(
         self,
         tp: TopicPartition,
-        partition: LogPartition,
+        partition: ReadableLog,
         reset: Reset | None,
         window_count: int = WINDOW_COUNT,
     ) -> None:

@@ -120,6 +120,8 @@ class ReadableLog(WatchedLog, Protocol):
     def split_points(
         self, start: int, end: int, max_bytes: int, count: int | None = None
     ) -> list[SplitPoint]: ...
+    def open_transactions(self) -> list[tuple[int, int, int]]:
+        """Those that hide records from committed readers."""
 
 
 class DurableLog(WatchedLog, Protocol):

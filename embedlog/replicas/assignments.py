@@ -33,7 +33,7 @@ from embedlog.errors import (
 from embedlog.replicas.decisions.proposals import MakeEvent, Steps
 from embedlog.replicas.decisions.refusals import error_of
 from embedlog.replicas.partition.catching_up import CatchUp
-from embedlog.replicas.partition.leaders import LeaderChanged
+from embedlog.replicas.partition.leader import LeaderChanged
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from embedlog.replicas.rules.events import (
     CancelReassignment,
@@ -137,21 +137,29 @@ class Assignments:
             self._commit(replicas)
 
         def make_event(state: State) -> Event:
-            decided = replicas.decided(state)
-            return Elect(place, kind, decided.partition_epoch, replicas.observed(decided), node)
+            decided = replicas.members.find_decision(state)
+            return Elect(
+                place,
+                kind,
+                decided.partition_epoch,
+                replicas.leaders.observe_replicas(decided),
+                node,
+            )
 
         state = self._set.decide(make_event, reason=f"{kind.value} election")
-        if replicas.decided(state).leader == NO_LEADER:
+        if replicas.members.find_decision(state).leader == NO_LEADER:
             raise error_of(Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE)
-        return replicas.leader(self._set.deadline()).node
+        return replicas.leaders.find_leader(self._set.deadline()).node
 
     def _commit(self, replicas: PartitionReplicas) -> None:
         """Copy the records of the leader to its ISR, and commit them, before the leader changes: an
         election loses no record of `acks=1` that was there before.
         """
         with suppress(LeaderChanged, EmbedlogError):
-            leader = replicas.leader(self._set.deadline())
-            replicas.commit(leader, leader.partition.published().log_end, self._set.deadline())
+            leader = replicas.leaders.find_leader(self._set.deadline())
+            replicas.in_sync.commit(
+                leader, leader.partition.published().log_end, self._set.deadline()
+            )
 
     def rebalance(self, percentage: int) -> dict[TopicPartition, int]:
         """Return leaders to the first replicas of their partitions, for each node that leads too
@@ -223,7 +231,11 @@ class Assignments:
                 change = -1 if decided is None else decided.partition_epoch
                 if target is not None:
                     return Reassign(place, change, tuple(target), throttle)
-                seen = {} if decided is None else self._set.replicas(place, topic).observed(decided)
+                seen = (
+                    {}
+                    if decided is None
+                    else self._set.replicas(place, topic).leaders.observe_replicas(decided)
+                )
                 return CancelReassignment(place, change, seen)
 
             return make_event
@@ -238,7 +250,7 @@ class Assignments:
         self._set.decisions.decide_all(steps, self._set.deadline(), reason="reassignment")
         for tp, place in places.items():
             if not self.advance(place, tp.topic):
-                self._set.replicas(place, tp.topic).leader(self._set.deadline())
+                self._set.replicas(place, tp.topic).leaders.find_leader(self._set.deadline())
         self.clear()
 
     def in_progress(self) -> dict[TopicPartition, Reassignment]:
@@ -258,7 +270,9 @@ class Assignments:
         bytes_left: int | None = None
         with suppress(EmbedlogError):
             topic = state.topics[decided.topic_id].name
-            leader = self._set.replicas(place, topic).leader(self._set.deadline()).partition
+            leader = (
+                self._set.replicas(place, topic).leaders.find_leader(self._set.deadline()).partition
+            )
             copies = [
                 directory.find_open(place, topic)
                 for directory in self._usable_directories()
@@ -283,8 +297,8 @@ class Assignments:
         replicas = self._set.replicas(place, topic)
         waiting = frozenset[int]()
         # without a leader it raises at once: the other partitions do not wait
-        replicas.leader(self._set.deadline(), wait=False)
-        if replicas.damaged:
+        replicas.leaders.find_leader(self._set.deadline(), wait=False)
+        if replicas.members.damaged:
             repair_damaged(replicas, self._set.deadline, ending)
         decided = self._set.decisions.hint().partitions.get(place)
         if decided is None or set(decided.replicas) <= set(decided.isr):
@@ -295,7 +309,7 @@ class Assignments:
                 copies = CatchUp(replicas, self._set.deadline)
                 self._catching_up[place] = copies
             try:
-                waiting = copies.waiting(decided, ending, until_ns)
+                waiting = copies.catch_up(decided, ending, until_ns)
             except LeaderChanged:
                 return
         replicas.tend(self._set.deadline(), waiting)
@@ -317,7 +331,9 @@ class Assignments:
 
         def make_event(state: State, offset: int) -> Event:
             present = state.partitions.get(place, decided)
-            return FinishReassignment(place, decided.partition_epoch, replicas.observed(present))
+            return FinishReassignment(
+                place, decided.partition_epoch, replicas.leaders.observe_replicas(present)
+            )
 
         result = self._set.decisions.propose(
             Steps([make_event]),
@@ -328,7 +344,7 @@ class Assignments:
             if result not in SUPERSEDED:
                 logger.info("%s: the reassignment is not finished: %s", replicas.name, result.value)
             return False
-        replicas.leader(self._set.deadline())
+        replicas.leaders.find_leader(self._set.deadline())
         return True
 
     def clear(self) -> None:
@@ -364,7 +380,7 @@ class Assignments:
         decided = state.partitions.get(place)
         if decided is None or node in decided.replicas:
             return False
-        leader = self._set.replicas(place, topic).leader(self._set.deadline())
+        leader = self._set.replicas(place, topic).leaders.find_leader(self._set.deadline())
         # it may fail meanwhile
         directories = [
             directory for directory in self._usable_directories() if directory.node == node

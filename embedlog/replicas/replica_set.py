@@ -35,6 +35,7 @@ from embedlog.replicas.members.open_directories import DAMAGE
 from embedlog.replicas.members.set_members import SetMembers
 from embedlog.replicas.observation.replica_events import ReplicaEvents
 from embedlog.replicas.partition.copied_partition import CopiedPartition
+from embedlog.replicas.partition.leaders import Leaders
 from embedlog.replicas.partition.nearby_partition import NearbyPartition
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from embedlog.replicas.partition.replicated_partition import ReplicatedPartition
@@ -114,15 +115,19 @@ class ReplicaSet:
             if replicas is None:
                 replicas = PartitionReplicas(self.directories, self.decisions, place, topic)
                 self._replicas[place] = replicas
-                replicas.peers = self.used_replicas
-                replicas.unclean_default = self._config.unclean_leader_election_enable
-                replicas.least_default = self.least_default
+                replicas.leaders.peers = self._used_leaders
+                replicas.leaders.unclean_default = self._config.unclean_leader_election_enable
+                replicas.in_sync.least_default = self.least_default
             return replicas
 
     def used_replicas(self) -> list[PartitionReplicas]:
         """The replicas of all partitions that this process uses."""
         with self._mutex:
             return list(self._replicas.values())
+
+    def _used_leaders(self) -> list[Leaders]:
+        """The leaders of all partitions that this process uses."""
+        return [replicas.leaders for replicas in self.used_replicas()]
 
     def is_damaged(self, problem: EmbedlogError) -> bool:
         """Whether an error is damage of a replica, or of the decision log, whose records another
@@ -180,12 +185,7 @@ class ReplicaSet:
     def copied_partition(self, name: str, number: int) -> CopiedPartition:
         """The partition for a copy of its files. Raises UnknownTopicOrPartitionError."""
         replicas = self.replicas(self.partition(name, number).place, name)
-        return CopiedPartition(
-            replicas,
-            lambda: self._topic_config(name),
-            self._config.lock_timeout_ms,
-            self._check_open,
-        )
+        return CopiedPartition(replicas, self._config.lock_timeout_ms, self._check_open)
 
     def settings_of(self, topic: Topic) -> Mapping[str, str]:
         """The decided settings of a topic of a directory; its own ones if no decision has it."""
@@ -252,7 +252,7 @@ class ReplicaSet:
         except TopicDeleted:
             return False
         for number in range(len(state.partitions_of(topic_id))):
-            self.replicas((topic_id, number), topic.name).begin(self.deadline())
+            self.replicas((topic_id, number), topic.name).leaders.begin(self.deadline())
         return True
 
     def retire(self, name: str, topic_id: UUID) -> None:

@@ -109,7 +109,7 @@ def test_a_cancellation_that_takes_the_leader_away_loses_no_record_of_acks_1(
         log.reassign({T0: [2, 3]})
         replicas = log._engine.set.replicas(partition_place(log, T0), "t")  # type: ignore[attr-defined]
         until_ns = system.boot_ns() + WAIT_S * 1_000_000_000
-        assert replicas.join(replicas.leader(until_ns), 2, until_ns)
+        assert replicas.in_sync.add_to_isr(replicas.leaders.find_leader(until_ns), 2, until_ns)
         assert log.elect("t", 0) == {T0: 2}
         with log.producer(acks=1, enable_idempotence=False, linger_ms=0) as producer:
             assert producer.send("t", b"by two", partition=0).result(WAIT_S).offset == len(wanted)

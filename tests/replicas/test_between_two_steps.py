@@ -21,7 +21,7 @@ from embedlog.partition import append_lock
 from embedlog.partition.replication.replica_log import ReplicaLog
 from embedlog.replicas.assignments import Assignments
 from embedlog.replicas.partition import parallel_sync
-from embedlog.replicas.partition.leaders import Leader, LeaderChanged
+from embedlog.replicas.partition.leader import Leader, LeaderChanged
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from embedlog.replicas.partition.record_deletion import RecordDeletion
 from tests.support.replica_moves import WAIT_S, moved, opened, partition_of, values
@@ -225,19 +225,19 @@ def test_a_reader_of_decisions_waits_for_their_commit(
         process.disks[2].broken = process.disks[3].broken = True
         with pytest.raises(NotEnoughReplicasAfterAppendError):
             process.partition.append(run_of(b"second"))
-        wait = process.replicas.wait
+        wait = process.replicas.members.wait
         waits = list[int]()
 
         def returning(version: int, deadline_ns: int) -> None:
             waits.append(version)
             process.disks[2].broken = process.disks[3].broken = False
             process.forgive()
-            leader = process.replicas.leader(deadline_ns)
+            leader = process.replicas.leaders.find_leader(deadline_ns)
             for node in (2, 3):
-                process.replicas.join(leader, node, deadline_ns)
+                process.replicas.in_sync.add_to_isr(leader, node, deadline_ns)
             wait(version, min(deadline_ns, 1))
 
-        monkeypatch.setattr(process.replicas, "wait", returning)
+        monkeypatch.setattr(process.replicas.members, "wait", returning)
         assert process.partition.confirm(2, 0)
         assert waits
         assert process.partition.published().high_watermark == 2
@@ -268,7 +268,7 @@ def test_records_stay_deleted_if_another_replica_leads_before_the_followers_dele
     """
     with written(tmp_path, **BY_HAND) as log:
         send(log, b"b")
-        in_followers = RecordDeletion.in_followers
+        in_followers = RecordDeletion.delete_in_followers
         led = list[int]()
 
         def late(self: RecordDeletion, leader: Leader) -> None:
@@ -277,7 +277,7 @@ def test_records_stay_deleted_if_another_replica_leads_before_the_followers_dele
                 follow(tmp_path, log)
             in_followers(self, leader)
 
-        monkeypatch.setattr(RecordDeletion, "in_followers", late)
+        monkeypatch.setattr(RecordDeletion, "delete_in_followers", late)
         assert log.delete_records({T0: 1}) == {T0: 1}
         assert led == [1]
         assert log.describe_topic("t").partitions[0].log_start_offset == 1
@@ -290,10 +290,12 @@ def test_a_leader_that_follows_by_now_has_no_isr(tmp_path: Path) -> None:
     """
     with written(tmp_path, **BY_HAND) as log:
         replicas: PartitionReplicas = log._engine.partition("t", 0)._replicas  # type: ignore[attr-defined]
-        leader = replicas.leader(replicas.lock_deadline(system.boot_ns() + 10**10))
-        assert [node for node, _ in replicas.in_sync(leader)] == [1, 2, 3]
+        leader = replicas.leaders.find_leader(
+            replicas.members.lock_deadline(system.boot_ns() + 10**10)
+        )
+        assert [node for node, _ in replicas.in_sync.find_replicas(leader)] == [1, 2, 3]
         follow(tmp_path, log)
         with pytest.raises(LeaderChanged):
-            replicas.in_sync(leader)
+            replicas.in_sync.find_replicas(leader)
         with pytest.raises(LeaderChanged):
             parallel_sync.sync_if_due(replicas, leader, 1, system.boot_ns() + 10**10)

@@ -12,7 +12,7 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog.replicas.assignments import Assignments
-from embedlog.replicas.partition import partition_replicas
+from embedlog.replicas.partition import in_sync_replicas
 from embedlog.replicas.verification.partition_repair import PartitionRepair
 from tests.replicas.test_opening import isr, made, opened, values
 
@@ -74,19 +74,19 @@ def test_a_replica_that_another_process_adds_to_the_isr_meanwhile_has_joined(
         place = next(iter(log._engine.set.decisions.hint().partitions))
         replicas = log._engine.set.replicas(place, "t")
         until = system.boot_ns() + 20_000_000_000
-        leader = replicas.leader(until)
-        copy = partition_replicas.copy
+        leader = replicas.leaders.find_leader(until)
+        copy = in_sync_replicas.copy
         calls = list[int]()
 
         def copied(*args: Any, **named: Any) -> int:
             found = copy(*args, **named)
             calls.append(found)
             if len(calls) == 1:
-                monkeypatch.setattr(partition_replicas, "copy", copy)
+                monkeypatch.setattr(in_sync_replicas, "copy", copy)
                 there = other._engine.set.replicas(place, "t")
-                assert there.join(there.leader(until), 3, until)
+                assert there.in_sync.add_to_isr(there.leaders.find_leader(until), 3, until)
             return found
 
-        monkeypatch.setattr(partition_replicas, "copy", copied)
-        assert replicas.join(leader, 3, until)
+        monkeypatch.setattr(in_sync_replicas, "copy", copied)
+        assert replicas.in_sync.add_to_isr(leader, 3, until)
         assert isr(log) == [1, 2, 3]

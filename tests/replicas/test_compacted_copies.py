@@ -68,7 +68,7 @@ class Set:
 
     def purged_to(self, node: int) -> int:
         replicas = self.log._engine.set.replicas(self.log._engine.partition("t", 0).place, "t")  # type: ignore[attr-defined]
-        purged_to: int = replicas.reached(node).published().purged_to
+        purged_to: int = replicas.members.find_replica(node).published().purged_to
         return purged_to
 
     def values(self, key: bytes) -> list[bytes | None]:
@@ -148,9 +148,7 @@ def test_a_compacted_segment_that_a_cut_made_the_active_one_bounds_nothing(tmp_p
 def test_a_member_of_the_elr_is_not_emptied_because_its_leader_has_compacted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was closed in order, so its page has no role. Its leader is lost before the copy to it
-    (COPYING-4).
-    """
+    """It was closed in order, so its page has no role. Its leader is lost before the copy to it."""
     found = Set(tmp_path)
     with found.log:
         found.create([1, 2], **{"min.insync.replicas": 2})
@@ -165,10 +163,10 @@ def test_a_member_of_the_elr_is_not_emptied_because_its_leader_has_compacted(
         found.until(lambda each: each.elr == (2,))
         found.housekeep(6)
     found.bring_back(2)
-    copied = copying._Copying.copied
+    copied = copying._LogCopy.copy_chunks
     armed = [True]
 
-    def lost(work: copying._Copying, at: int, end: int, step: object) -> object:
+    def lost(work: copying._LogCopy, at: int, end: int, step: object) -> object:
         if armed and tmp_path / "d2" / "t-0" == work.follower.path:
             armed.clear()
             assert work.follower.published().log_end == 300
@@ -178,7 +176,7 @@ def test_a_member_of_the_elr_is_not_emptied_because_its_leader_has_compacted(
             )
         return copied(work, at, end, step)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(copying._Copying, "copied", lost)
+    monkeypatch.setattr(copying._LogCopy, "copy_chunks", lost)
     found.log = opened(tmp_path)
     with found.log:
         found.until(lambda each: each.leader == 2)

@@ -89,7 +89,7 @@ def test_a_copy_that_is_removed_while_the_log_is_open_is_made_again(tmp_path: Pa
 def test_damage_in_an_open_copy_is_found_and_copied_again(
     tmp_path: Path, damage: Callable[[Path], None], node: int
 ) -> None:
-    """Also for processes that have its page and its descriptors (COPYRENEWAL-3, COPYRENEWAL-4)."""
+    """Also for processes that have its page and its descriptors."""
     with opened(tmp_path) as log, opened(tmp_path) as other:
         log.create_topic("first", replication_factor=3)
         assert log.verify_replicas() == other.verify_replicas() == []
@@ -148,7 +148,7 @@ def test_a_process_that_is_killed_while_an_open_copy_begins_again(
     tmp_path: Path, point: str
 ) -> None:
     """The copy is incomplete from before the cut until it is level: with an older copy it is no
-    majority (COPYRENEWAL-2).
+    majority.
     """
     with opened(tmp_path) as log:
         log.create_topic("first", replication_factor=3)
@@ -200,7 +200,7 @@ def test_without_a_majority_of_the_others_a_damaged_copy_stays(tmp_path: Path) -
 
 
 def test_without_a_majority_of_the_others_an_open_damaged_copy_stays(tmp_path: Path) -> None:
-    """It may be the only one with the newest record (COPYRENEWAL-1)."""
+    """It may be the only one with the newest record."""
     with opened(tmp_path, lock_timeout_ms=300) as log:
         log.create_topic("first", replication_factor=3)
         truncated(segment := segment_of(tmp_path, 2))
@@ -261,7 +261,7 @@ def test_a_new_copy_counts_for_no_majority_before_it_is_level(tmp_path: Path, po
 def test_a_malformed_file_of_a_closed_partition_is_damage_of_one_replica(
     tmp_path: Path, name: str, partition: str
 ) -> None:
-    """Its directory stays in use, and the replica or copy begins again (PARTITIONDIRECTORY-3)."""
+    """Its directory stays in use, and the replica or copy begins again."""
     made(tmp_path)
     path = tmp_path / "d2" / partition / name
     os.truncate(path, path.stat().st_size // 2)

@@ -54,7 +54,7 @@ def filled(process: Process, rng: random.Random, count: int = 200) -> int:
 def test_a_follower_gets_every_byte(tmp_path: Path, rng: random.Random, count: int) -> None:
     with a_set(tmp_path) as (_, [process]):
         end = filled(process, rng, count)
-        leader = process.replicas.leader(far())
+        leader = process.replicas.leaders.find_leader(far())
         for node in {1, 2, 3} - {leader.node}:
             assert copy(leader, partition(process, node), end, far()) == end
             assert process.data(node) == process.data(leader.node)
@@ -69,7 +69,7 @@ def test_the_next_chunk_is_read_ahead_if_much_is_to_be_copied(
     was there.
     """
     with a_set(tmp_path) as (_, [process]):
-        leader = process.replicas.leader(far())
+        leader = process.replicas.leaders.find_leader(far())
         with_one_segment(process)
         end = filled(process, rng)
         followers = {1, 2, 3} - {leader.node}
@@ -78,7 +78,7 @@ def test_the_next_chunk_is_read_ahead_if_much_is_to_be_copied(
         process.partition.append(run_of(bytes(size)), all_in_sync=False)
         leader.partition._forget_caches()
         begun: list[int] = []
-        monkeypatch.setattr(copying, "_reading", recording(copying._reading, begun))
+        monkeypatch.setattr(copying, "_read_ahead", recording(copying._read_ahead, begun))
         for node in followers:
             copy(leader, partition(process, node), end + 1, far())
             assert process.data(node) == process.data(leader.node)
@@ -97,7 +97,7 @@ def test_the_bytes_from_an_offset_are_those_of_its_batches(
     tmp_path: Path, rng: random.Random
 ) -> None:
     with a_set(tmp_path) as (_, [process]):
-        leader = process.replicas.leader(far()).partition
+        leader = process.replicas.leaders.find_leader(far()).partition
         with_one_segment(process)
         end = filled(process, rng)
         now = leader.published()
@@ -118,7 +118,7 @@ def test_a_log_end_that_moves_meanwhile_costs_a_read_only(
 ) -> None:
     with a_set(tmp_path) as (_, [process]):
         end = filled(process, rng)
-        leader = process.replicas.leader(far())
+        leader = process.replicas.leaders.find_leader(far())
         node = min({1, 2, 3} - {leader.node})
         follower = partition(process, node)
         take = follower.replica.take
@@ -139,7 +139,7 @@ def test_a_log_end_that_moves_meanwhile_costs_a_read_only(
 def test_damage_in_the_leader_is_not_copied(tmp_path: Path, rng: random.Random) -> None:
     with a_set(tmp_path) as (_, [process]):
         end = filled(process, rng)
-        leader = process.replicas.leader(far())
+        leader = process.replicas.leaders.find_leader(far())
         segment = sorted((process.disks[leader.node].path / "t-0").glob("*.log"))[3]
         whole = process.data(leader.node)
         original = segment.read_bytes()
@@ -177,7 +177,7 @@ def test_a_follower_begins_at_the_batch_in_which_the_log_starts(
 ) -> None:
     with a_set(tmp_path) as (_, [process]):
         end = with_a_log_start_inside(process)
-        leader = process.replicas.leader(far())
+        leader = process.replicas.leaders.find_leader(far())
         follower = partition(process, min({1, 2, 3} - {leader.node}))
         if at is not None:
             with follower.replica.exclusive() as held:
@@ -197,7 +197,7 @@ def test_batches_that_do_not_continue_the_log_end_the_copy(
 ) -> None:
     with a_set(tmp_path) as (_, [process]):
         process.partition.append(run_of(b"value"), all_in_sync=False)
-        leader = process.replicas.leader(far())
+        leader = process.replicas.leaders.find_leader(far())
         follower = partition(process, min({1, 2, 3} - {leader.node}))
         monkeypatch.setattr(follower.replica, "take", lambda *given: follower.published().log_end)
         with pytest.raises(StorageError, match="do not continue"):
@@ -213,7 +213,7 @@ def test_a_leader_that_is_replaced_and_cut_during_a_copy_is_none(
     with a_set(tmp_path) as (_, [process]):
         process.partition.append(run_of(b"committed"))
         process.partition.append(run_of(b"cut"), all_in_sync=False)
-        leader = process.replicas.leader(far())
+        leader = process.replicas.leaders.find_leader(far())
         follower = partition(process, min({1, 2, 3} - {leader.node}))
 
         @contextlib.contextmanager
@@ -222,6 +222,6 @@ def test_a_leader_that_is_replaced_and_cut_during_a_copy_is_none(
             assert source.published().log_end == 0
             yield lambda offset: source.replica.read(offset)
 
-        monkeypatch.setattr(copying, "_reading", replaced)
+        monkeypatch.setattr(copying, "_read_ahead", replaced)
         with pytest.raises(NotLeader):
             copy(leader, follower, 2, far())

@@ -94,9 +94,7 @@ def test_a_process_that_opens_a_damaged_segment_appends_nothing_to_it(
 
 
 def test_a_missing_segment_leaves_the_other_partitions_in_sync(tmp_path: Path) -> None:
-    """It is damage of one replica, and no failure of its directory
-    (PARTITIONDIRECTORY-3).
-    """
+    """It is damage of one replica, and no failure of its directory."""
     with filled(tmp_path) as log:
         log.create_topic("u", assignment={0: [2, 1, 3]})
         killed_append(tmp_path, 2)

@@ -26,7 +26,7 @@ from embedlog.partition.roll import roll
 from embedlog.replicas.decisions import promise
 from embedlog.replicas.decisions.copies import LockedCopy
 from embedlog.replicas.decisions.promise import Promise
-from embedlog.replicas.decisions.proposals import Decided, MakeEvent, Proposal, Steps, derived
+from embedlog.replicas.decisions.proposals import Decided, MakeEvent, Proposal, Steps, derive
 from embedlog.replicas.rules.events import CreateTopic, DeleteTopic, Refusal, SetConfig
 from embedlog.replicas.rules.records import NODE
 from embedlog.storage import files, lock_order
@@ -192,7 +192,7 @@ def test_other_events_are_decided_together_unless_they_are_refused_or_fail(
             ]
             before = batches_of(tmp_path, 1)
             state = process.log.settle()
-            plain = derived(Steps([setting(3), *(others[number] for number in good)]), state, 0)
+            plain = derive(Steps([setting(3), *(others[number] for number in good)]), state, 0)
             found = process.log.propose(Steps([setting(3)], others, most))
             assert isinstance(found, Decided)
             assert list(found.others) == good

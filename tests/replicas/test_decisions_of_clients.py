@@ -102,7 +102,7 @@ def test_a_registration_that_was_not_committed_is_waited_for(
         appended = list[tuple[int, int]]()
         failures = list[int]()
         append = Partition.append
-        committed = ReplicatedPartition._committed
+        committed = ReplicatedPartition._wait_for_commit
         append_held = ReplicatedPartition.append_held
 
         def ends() -> None:
@@ -130,7 +130,7 @@ def test_a_registration_that_was_not_committed_is_waited_for(
             producer.begin_transaction()
             monkeypatch.setattr(Partition, "append", watched)
             monkeypatch.setattr(ReplicatedPartition, "append_held", watched_offsets)
-            monkeypatch.setattr(ReplicatedPartition, "_committed", failing_once)
+            monkeypatch.setattr(ReplicatedPartition, "_wait_for_commit", failing_once)
             if offsets:
                 producer.send_offsets_to_transaction({place: 0}, group)
             else:
@@ -151,7 +151,7 @@ def test_several_partitions_wait_for_a_registration_that_was_not_committed(
         log.create_topic("t", 2, replication_factor=3)
         writer = begun(log)
         state = log._engine.partition("__transaction_state", 0)
-        committed = ReplicatedPartition._committed
+        committed = ReplicatedPartition._wait_for_commit
         failures = list[int]()
 
         def failing_once(self: ReplicatedPartition, *arguments: Any, **options: Any) -> None:
@@ -160,7 +160,7 @@ def test_several_partitions_wait_for_a_registration_that_was_not_committed(
                 raise LeaderNotAvailableError("not committed before the deadline")
             committed(self, *arguments, **options)
 
-        monkeypatch.setattr(ReplicatedPartition, "_committed", failing_once)
+        monkeypatch.setattr(ReplicatedPartition, "_wait_for_commit", failing_once)
         runs = [
             (log._engine.partition("t", number), writer.prepare(b"v", partition=number))
             for number in (0, 1)

@@ -121,7 +121,9 @@ def test_a_follower_begins_again_if_it_may_lack_a_removed_tombstone(tmp_path: Pa
         clean(process, partition(process, 1))
         assert values(partition(process, 1)) == {b"b": b"1"}
         assert values(partition(process, 3)) == {b"a": b"1", b"b": b"1"}
-        assert process.replicas.join(process.replicas.leader(far()), 3, far())
+        assert process.replicas.in_sync.add_to_isr(
+            process.replicas.leaders.find_leader(far()), 3, far()
+        )
         assert values(partition(process, 3)) == {b"b": b"1"}
         assert (
             partition(process, 3).published().purged_to
@@ -131,12 +133,12 @@ def test_a_follower_begins_again_if_it_may_lack_a_removed_tombstone(tmp_path: Pa
 
 def test_a_follower_above_the_compacted_part_is_not_copied_again(tmp_path: Path) -> None:
     with a_compacted_set(tmp_path) as process:
-        leader = process.replicas.leader(far())
+        leader = process.replicas.leaders.find_leader(far())
         copy(leader, partition(process, 3), partition(process, 1).published().log_end, far())
         before = partition(process, 3).published()
         partition(process, 1).compact(-1, MEMORY, system.wall_ms() + 1000)
         put(process, b"c", b"1")
-        assert process.replicas.join(leader, 3, far())
+        assert process.replicas.in_sync.add_to_isr(leader, 3, far())
         after = partition(process, 3).published()
         assert (after.log_start, after.generation) == (before.log_start, before.generation)
         assert values(partition(process, 3)) == {b"b": b"1", b"c": b"1"}, "it has the tombstone"
@@ -149,7 +151,7 @@ def test_a_copy_that_began_again_is_continued(
     monkeypatch.setattr(copying, "LARGE_CHUNK_BYTES", 600)
     with a_compacted_set(tmp_path) as process:
         clean(process, partition(process, 1))
-        leader = process.replicas.leader(far())
+        leader = process.replicas.leaders.find_leader(far())
         follower = partition(process, 3)
         ends = list[int]()
         while not ends or ends[-1] < leader.partition.published().log_end:
@@ -173,13 +175,13 @@ def test_a_compaction_during_a_copy_begins_it_again(
         put(process, b"fill", b"x" * 400, 4, all_in_sync=False)
         put(process, b"a", None, all_in_sync=False)
         put(process, b"fill", b"x" * 400, 8, all_in_sync=False)
-        leader = process.replicas.leader(far())
+        leader = process.replicas.leaders.find_leader(far())
         follower = partition(process, 3)
         cleaned = list[int]()
         end = leader.partition.published().log_end
         copy(leader, partition(process, 2), end, far())
         process.disks[3].broken = True
-        process.replicas.commit(leader, end, far())
+        process.replicas.in_sync.commit(leader, end, far())
         process.disks[3].broken = False
         process.forgive()
         take = follower.replica.take
@@ -204,9 +206,9 @@ def test_a_chunk_that_was_read_after_a_compaction_is_not_taken(
     after it.
     """
     with a_compacted_set(tmp_path, keys=1) as process:
-        leader = process.replicas.leader(far())
+        leader = process.replicas.leaders.find_leader(far())
         follower = partition(process, 3)
-        read = copying._read
+        read = copying._read_chunk
         end = leader.partition.published().log_end
         cleaned = list[int]()
 
@@ -216,7 +218,7 @@ def test_a_chunk_that_was_read_after_a_compaction_is_not_taken(
                 clean(process, leader.partition)
             return read(*arguments)
 
-        monkeypatch.setattr(copying, "_read", compacted_before)
+        monkeypatch.setattr(copying, "_read_chunk", compacted_before)
         assert copy(leader, follower, end, far()) >= end
         assert values(follower) == {b"b": b"1"}
 
@@ -230,7 +232,7 @@ def test_the_copy_of_another_leader_begins_again(
     with a_compacted_set(tmp_path) as process:
         follower = partition(process, 3)
         clean(process, partition(process, 2))
-        leader = process.replicas.leader(far())
+        leader = process.replicas.leaders.find_leader(far())
         purged = partition(process, 2).published().purged_to
         with partition(process, 1).replica.exclusive() as held:
             held.publish(held.published._replace(purged_to=purged), held.replica)
@@ -244,16 +246,16 @@ def test_the_copy_of_another_leader_begins_again(
             held.truncate(2)  # it has the value, and not the tombstone
         assert follower.published().log_end == 2 < follower_end
         process.disks[1].broken = True
-        second = process.replicas.leader(far())
+        second = process.replicas.leaders.find_leader(far())
         assert second.node == 2
-        assert process.replicas.join(second, 3, far())
+        assert process.replicas.in_sync.add_to_isr(second, 3, far())
         assert values(follower) == {b"b": b"1"}
 
 
 def test_an_interrupted_begin_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with a_compacted_set(tmp_path) as process:
         clean(process, partition(process, 1))
-        leader = process.replicas.leader(far())
+        leader = process.replicas.leaders.find_leader(far())
         point = system.point
 
         def stopped(name: str) -> None:
@@ -264,7 +266,7 @@ def test_an_interrupted_begin_is_repeated(tmp_path: Path, monkeypatch: pytest.Mo
         with monkeypatch.context() as stopping, pytest.raises(KeyboardInterrupt):
             stopping.setattr(system, "point", stopped)
             copy(leader, partition(process, 3), 3, far())
-        assert process.replicas.join(leader, 3, far())
+        assert process.replicas.in_sync.add_to_isr(leader, 3, far())
         assert values(partition(process, 3)) == {b"b": b"1"}
 
 
@@ -303,7 +305,9 @@ def test_a_level_follower_takes_the_log_start(tmp_path: Path) -> None:
         process.disks[3].broken = False
         process.forgive()
         assert process.published(3).log_end == process.published(1).log_end
-        assert process.replicas.join(process.replicas.leader(far()), 3, far())
+        assert process.replicas.in_sync.add_to_isr(
+            process.replicas.leaders.find_leader(far()), 3, far()
+        )
         assert process.published(3).log_start == 3
         assert 3 in decisions.partition.isr
 
@@ -311,7 +315,7 @@ def test_a_level_follower_takes_the_log_start(tmp_path: Path) -> None:
 def test_a_copy_from_a_page_that_does_not_lead_any_more_is_not_taken(tmp_path: Path) -> None:
     with a_set(tmp_path) as (_, [process]):
         put(process, b"a", b"1", 3, all_in_sync=False)
-        leader = process.replicas.leader(far())
+        leader = process.replicas.leaders.find_leader(far())
         follower = partition(process, 3)
         copy(leader, follower, 3, far())
         put(process, b"a", b"1", 3, all_in_sync=False)
@@ -358,7 +362,7 @@ def test_the_checkpoint_of_each_directory_is_written_under_its_own_lock(
 def test_a_follower_with_all_records_takes_the_log_start_although_it_knows_no_high_watermark(
     tmp_path: Path,
 ) -> None:
-    """It learns the high watermark one copy late, and nothing is left to be copied (COPYING-9)."""
+    """It learns the high watermark one copy late, and nothing is left to be copied."""
     with embedlog.open(paths(tmp_path), config=QUIET) as log:
         log.create_topic("t", assignment={0: [1, 2]}, config={"min.insync.replicas": 1})
         with log.producer(acks="all", linger_ms=100) as producer:
@@ -408,7 +412,7 @@ def test_a_member_of_the_isr_never_begins_again_for_an_estimate_above_the_log_en
         log.reassign({TopicPartition("t", 0): [2, 1]})
         log.elect("t")
         assert log.replicas("t").partitions[0].leader == 2
-        with replicas.reached(2).replica.exclusive() as held:  # as after as many swaps
+        with replicas.members.find_replica(2).replica.exclusive() as held:  # as after as many swaps
             held.publish(held.published._replace(purged_to=650), held.replica)
         with log.producer(acks=1, enable_idempotence=False) as producer:
             producer.send("t", b"1", key=b"x", partition=0).result(60)

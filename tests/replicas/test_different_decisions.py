@@ -70,7 +70,7 @@ def test_another_directory_under_a_planned_number_is_no_vote(tmp_path: Path) -> 
 @contextlib.contextmanager
 def renewed_from_a_compacted_copy(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
     """A process of a set whose copy 3 was made from copy 1 after a compaction: its terms have other
-    starts (SHAREDRECORDS-1).
+    starts.
     """
     small = TopicConfig(
         cleanup_policy=("compact",),
@@ -108,7 +108,7 @@ def test_a_copy_of_a_compacted_log_is_of_its_history(
 def test_a_decision_cuts_no_copy_of_a_compacted_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """COPY-5: the records are equal."""
+    """Records are compared where the starts of the terms differ: they are equal."""
     with renewed_from_a_compacted_copy(tmp_path, monkeypatch) as process:
         for way in ("_can_be_cut", "_begin_again"):
             monkeypatch.setattr(LockedCopy, way, lambda *_: pytest.fail("a copy is cut"))

@@ -52,7 +52,7 @@ def unavailable(log: embedlog.Log) -> str:
     """The error of a short search for a leader, of which there is none."""
     replicas = log._engine.set.replicas((log._engine.set.topics.topic_with_id("t")[1], 0), "t")  # type: ignore[attr-defined]
     with pytest.raises(LeaderNotAvailableError) as refused:
-        replicas.leader(files.deadline_after(0.2))
+        replicas.leaders.find_leader(files.deadline_after(0.2))
     return str(refused.value)
 
 
@@ -95,9 +95,7 @@ def in_sync(log: embedlog.Log, nodes: tuple[int, ...]) -> None:
 def test_a_partition_gets_its_only_leader_back_at_once_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An election of a partition without a leader undoes no other one, and has no pause
-    (LEADERS-8).
-    """
+    """An election of a partition without a leader undoes no other one, and has no pause."""
     monkeypatch.setattr(open_directories, "PAUSES_NS", (60_000_000_000,))
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [3]})

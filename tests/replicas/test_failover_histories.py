@@ -16,7 +16,7 @@ import pytest
 from embedlog._native import system
 from embedlog.errors import EmbedlogError, LeaderNotAvailableError
 from embedlog.format.decoder import decode
-from embedlog.replicas.partition.partition_replicas import LeaderChanged
+from embedlog.replicas.partition.leader import LeaderChanged
 from tests.support.replica_partitions import Decisions, Process, a_set
 from tests.support.stamped_batches import run_of
 
@@ -86,8 +86,8 @@ class History:
         if not outside:
             return
         try:
-            leader = process.replicas.leader(self.deadline())
-            self.counts["joined"] += process.replicas.join(
+            leader = process.replicas.leaders.find_leader(self.deadline())
+            self.counts["joined"] += process.replicas.in_sync.add_to_isr(
                 leader, self.rng.choice(outside), self.deadline()
             )
         except (LeaderNotAvailableError, LeaderChanged) as problem:
@@ -114,11 +114,15 @@ class History:
         process = self.processes[0]
         for node in (1, 2, 3):
             if node not in self.decisions.partition.isr:
-                assert process.replicas.join(
-                    process.replicas.leader(self.deadline(5000)), node, self.deadline(5000)
+                assert process.replicas.in_sync.add_to_isr(
+                    process.replicas.leaders.find_leader(self.deadline(5000)),
+                    node,
+                    self.deadline(5000),
                 )
-        leader = process.replicas.leader(self.deadline(5000))
-        process.replicas.commit(leader, leader.partition.published().log_end, self.deadline(5000))
+        leader = process.replicas.leaders.find_leader(self.deadline(5000))
+        process.replicas.in_sync.commit(
+            leader, leader.partition.published().log_end, self.deadline(5000)
+        )
         found = content(process)
         assert found[: len(self.read)] == self.read
         twice = [value for value, count in Counter(found).items() if count > 1]

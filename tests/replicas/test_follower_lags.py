@@ -147,9 +147,9 @@ def test_a_copy_ends_at_its_deadline(
 ) -> None:
     with a_set(tmp_path) as (decisions, [process]):
         filled(process, 40)
-        leader = process.replicas.leader(process.partition.deadline())
+        leader = process.replicas.leaders.find_leader(process.partition.deadline())
         with pytest.raises(LeaderNotAvailableError, match="not committed"):
-            process.replicas.commit(leader, 40, system.boot_ns())
+            process.replicas.in_sync.commit(leader, 40, system.boot_ns())
         assert 0 < process.published(2).log_end < 40, "one chunk"
         assert decisions.partition.isr == (1, 2, 3)
 
@@ -234,7 +234,7 @@ def test_a_replica_that_is_far_behind_stops_no_round(
         copies = CatchUp(process.replicas, process.partition.deadline)
         ends = [0, 0]
         while decisions.partition.isr != (1, 2, 3):
-            waiting = copies.waiting(decisions.partition, lambda: False, system.boot_ns())
+            waiting = copies.catch_up(decisions.partition, lambda: False, system.boot_ns())
             now = [process.published(node).log_end for node in (2, 3)]
             assert all(
                 after > before or after == 41 for before, after in zip(ends, now, strict=True)

@@ -16,8 +16,9 @@ import embedlog
 from embedlog import StorageError, TopicPartition
 from embedlog.partition.partition import Partition
 from embedlog.partition.replication.replica_log import ReplicaLog
-from embedlog.replicas.partition import partition_replicas
-from embedlog.replicas.partition.leaders import Leader
+from embedlog.replicas.partition import in_sync_replicas
+from embedlog.replicas.partition.in_sync_replicas import InSyncReplicas
+from embedlog.replicas.partition.leader import Leader
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from embedlog.replicas.partition.record_deletion import RecordDeletion
 from embedlog.replicas.partition.replicated_partition import ReplicatedPartition
@@ -101,8 +102,8 @@ def test_a_commit_of_offsets_is_looked_for_at_every_next_leader(
         for log, group in ((found.log, "g"), (found.other, "h")):
             commit(log, group, 2)
         found.until(OFFSETS.topic, lambda each: each.leader == 1 and len(each.isr) == 3)
-        copy = partition_replicas.copy
-        wait_for_commit = ReplicatedPartition._committed
+        copy = in_sync_replicas.copy
+        wait_for_commit = ReplicatedPartition._wait_for_commit
         lost = threading.Event()
         waiting = threading.Event()
         result = list[object]()
@@ -134,8 +135,8 @@ def test_a_commit_of_offsets_is_looked_for_at_every_next_leader(
             commit(found.log, "g", 77)
             result.append("acknowledged")
 
-        monkeypatch.setattr(partition_replicas, "copy", copied)
-        monkeypatch.setattr(ReplicatedPartition, "_committed", waits)
+        monkeypatch.setattr(in_sync_replicas, "copy", copied)
+        monkeypatch.setattr(ReplicatedPartition, "_wait_for_commit", waits)
         worker = threading.Thread(target=work)
         worker.start()
         assert waiting.wait(DEADLINE_S)
@@ -159,7 +160,7 @@ def test_an_append_without_idempotence_is_found_by_the_epoch_in_which_it_was_mad
     with five(tmp_path) as found:
         found.log.create_topic("t", assignment={0: [1, 2, 3]}, config={"min.insync.replicas": "1"})
         raise_mark = ReplicaLog.commit
-        commit_at = PartitionReplicas.commit
+        commit_at = InSyncReplicas.commit
         lost = list[int]()
 
         def raised(
@@ -196,9 +197,11 @@ def test_an_append_without_idempotence_is_found_by_the_epoch_in_which_it_was_mad
             producer.send("t", b"a", partition=0).result(DEADLINE_S)
             another.send("t", b"b", partition=0).result(DEADLINE_S)
             # as after a slow follower
-            monkeypatch.setattr(ReplicatedPartition, "_together", lambda partition, leader: None)
+            monkeypatch.setattr(
+                ReplicatedPartition, "_prepare_followers", lambda partition, leader: None
+            )
             monkeypatch.setattr(ReplicaLog, "commit", raised)
-            monkeypatch.setattr(PartitionReplicas, "commit", commits)
+            monkeypatch.setattr(InSyncReplicas, "commit", commits)
             assert producer.send("t", b"X", partition=0).result(DEADLINE_S).offset == 2
         assert lost == [1, 2]
         assert [record.value for record in found.other.scan("t").records()] == [b"a", b"b", b"X"]
@@ -218,7 +221,7 @@ def test_a_deletion_of_records_is_repeated_at_the_next_leader(
                 producer.send("t", b"%d" % number, partition=0)
             producer.flush()
             another.send("t", b"10", partition=0).result(DEADLINE_S)
-            in_followers = RecordDeletion.in_followers
+            in_followers = RecordDeletion.delete_in_followers
             lost = list[int]()
 
             def raised(deletion: RecordDeletion, leader: Leader) -> None:
@@ -229,7 +232,7 @@ def test_a_deletion_of_records_is_repeated_at_the_next_leader(
                     another.send("t", b"11", partition=0).result(DEADLINE_S)
                 in_followers(deletion, leader)
 
-            monkeypatch.setattr(RecordDeletion, "in_followers", raised)
+            monkeypatch.setattr(RecordDeletion, "delete_in_followers", raised)
             assert found.log.delete_records({PARTITION: 8}) == {PARTITION: 8}
         assert lost == [1]
         found.bring_back(1)

@@ -15,7 +15,7 @@ from embedlog.errors import OffsetOutOfRangeError, StorageError
 from embedlog.partition.partition import Partition
 from embedlog.partition.replication.replica_log import NotLeader
 from embedlog.replicas.partition.copying import copy
-from embedlog.replicas.partition.leaders import Leader, LeaderChanged
+from embedlog.replicas.partition.leader import Leader, LeaderChanged
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from tests.replicas.test_damage_while_open import send
 from tests.replicas.test_renewal import until_in_sync
@@ -26,8 +26,8 @@ def used(log: embedlog.Log) -> tuple[PartitionReplicas, Leader, Partition]:
     """The replicas of the partition, its leader, and a follower."""
     assert values(log) == WANTED
     replicas = next(each for each in log._engine.set.used_replicas() if each.topic == "t")  # type: ignore[attr-defined]
-    leader = replicas.leader(log._engine.set.deadline())  # type: ignore[attr-defined]
-    follower = replicas.reached(2)
+    leader = replicas.leaders.find_leader(log._engine.set.deadline())  # type: ignore[attr-defined]
+    follower = replicas.members.find_replica(2)
     assert leader.node == 1
     assert follower is not None
     return replicas, leader, follower
@@ -60,13 +60,13 @@ def test_a_high_watermark_of_a_page_without_a_role_is_not_learnt(tmp_path: Path)
             held.publish(held.published._replace(high_watermark=before - 1), held.replica)
         lose_role(leader.partition)
         with pytest.raises(LeaderChanged):
-            replicas.spread(leader, log._engine.set.deadline())  # type: ignore[attr-defined]
+            replicas.in_sync.spread_high_watermark(leader, log._engine.set.deadline())  # type: ignore[attr-defined]
         assert follower.published().high_watermark == before - 1
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_a_page_shows_after_its_role_is_lost_is_dropped(tmp_path: Path, fails: bool) -> None:
-    """The page changes between the look for the leader and the read (LEDPARTITION-4)."""
+    """The page changes between the look for the leader and the read."""
     with filled(tmp_path) as log:
         _, leader, _ = used(log)
         calls = []
@@ -79,7 +79,7 @@ def test_what_a_page_shows_after_its_role_is_lost_is_dropped(tmp_path: Path, fai
                     raise OffsetOutOfRangeError("t-0 has no such offset", path=partition.path)
             return len(calls)
 
-        assert log._engine.partition("t", 0)._at_leader(call) == 2  # type: ignore[attr-defined]
+        assert log._engine.partition("t", 0)._calls.read(call) == 2  # type: ignore[attr-defined]
 
 
 def test_an_incomplete_copy_in_the_place_of_a_leader_deletes_nothing(tmp_path: Path) -> None:

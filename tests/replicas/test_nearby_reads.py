@@ -205,8 +205,8 @@ def test_the_position_never_goes_back_to_a_lower_epoch(tmp_path: Path) -> None:
         near.fetch(0)
         assert near._node == 2
         # as after a read in a later epoch: the decision that is known here is older
-        near._lowest = 1
-        assert near._near(0) is None
+        near._partition._calls.lowest = 1
+        assert near._find_near(0) is None
 
 
 def test_a_follower_that_is_not_in_the_epoch_of_the_decision_is_not_read(

@@ -21,7 +21,7 @@ from embedlog.partition.replication.replica_epochs import ReplicaEpochs
 from embedlog.partition.replication.replica_log import ReplicaLog
 from embedlog.replicas.decisions.proposals import Steps
 from embedlog.replicas.members.open_directories import ReopenedError
-from embedlog.replicas.partition.leaders import Leader, LeaderChanged
+from embedlog.replicas.partition.leader import Leader, LeaderChanged
 from embedlog.replicas.rules.events import Elect, Election
 from tests.support.replica_partitions import Decisions, Process, a_set
 from tests.support.replica_sets import PLACE, seen
@@ -70,7 +70,7 @@ def appended_by_the_leader_alone(
     for node in (2, 3):
         process.disks[node].broken = False
     process.forgive()
-    process.replicas.join(process.replicas.leader(far()), 2, far())
+    process.replicas.in_sync.add_to_isr(process.replicas.leaders.find_leader(far()), 2, far())
     return progress
 
 
@@ -117,7 +117,9 @@ def test_a_record_of_a_producer_that_the_next_leader_does_not_know_is_not_append
         process.disks[3].broken = False
         process.forgive()
         process.disks[1].broken = True
-        assert process.replicas.join(process.replicas.leader(far()), 3, far())
+        assert process.replicas.in_sync.add_to_isr(
+            process.replicas.leaders.find_leader(far()), 3, far()
+        )
         process.disks[2].broken = True
         process.partition.append(run_of(b"later"))
         assert (decisions.partition.leader, process.published(3).log_start) == (3, 4)
@@ -244,7 +246,9 @@ def test_a_record_that_is_appended_again_after_an_unclean_election_is_committed_
         progress = AppendProgress(run)
         process.partition.append(run, progress=progress)
         lead_uncleanly(process, decisions, 2)
-        assert process.replicas.join(process.replicas.leader(far()), 3, far())
+        assert process.replicas.in_sync.add_to_isr(
+            process.replicas.leaders.find_leader(far()), 3, far()
+        )
         # another thread copies to them
         monkeypatch.setattr(Followers, "_enter", lambda followers: [])
         done = process.partition.append(run, progress=progress)
@@ -274,7 +278,7 @@ def second_leader_failing(
     process: Process, uses: int, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     """The second directory fails after some more uses, once it leads."""
-    leader = process.replicas.leader
+    leader = process.replicas.leaders.find_leader
 
     def led(*arguments: Any, **options: Any) -> Leader:
         found: Leader = leader(*arguments, **options)
@@ -285,7 +289,7 @@ def second_leader_failing(
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(process.replicas, "leader", led)
+        patched.setattr(process.replicas.leaders, "find_leader", led)
         yield
 
 
@@ -315,7 +319,7 @@ def test_a_decision_is_looked_for_at_the_third_leader_if_the_directory_of_the_se
     with a_set(tmp_path) as (_, [process]):
         process.partition.append(run_of(b"first"))
         lost = list[int]()
-        commit = process.replicas.commit
+        commit = process.replicas.in_sync.commit
 
         def losing(leader: Leader, end: int, deadline_ns: int, **options: Any) -> int:
             found: int = commit(leader, end, deadline_ns, **options)
@@ -325,7 +329,7 @@ def test_a_decision_is_looked_for_at_the_third_leader_if_the_directory_of_the_se
                 raise LeaderChanged
             return found
 
-        monkeypatch.setattr(process.replicas, "commit", losing)
+        monkeypatch.setattr(process.replicas.in_sync, "commit", losing)
         with second_leader_failing(process, uses, monkeypatch), process.partition.exclusive():
             process.partition.append_held(bytes(run_of(b"held").buffer))
         assert lost == [1]
@@ -337,9 +341,9 @@ def deleted(process: Process) -> None:
 
 
 def committed(process: Process) -> None:
-    found = process.replicas.leader(far())
+    found = process.replicas.leaders.find_leader(far())
     try:
-        process.replicas.commit_for_all(found, 2, far())
+        process.replicas.in_sync.commit_for_all(found, 2, far())
     except LeaderChanged:
         assert process.disks[1].broken
 
@@ -360,7 +364,7 @@ def test_a_leader_that_fails_at_any_use_is_replaced(
     tmp_path: Path, call: Callable[[Process], None], uses: int
 ) -> None:
     with a_set(tmp_path) as (_, [process]):
-        process.replicas.least_default = 2
+        process.replicas.in_sync.least_default = 2
         process.partition.append(run_of(b"first"))
         process.partition.append(run_of(b"second"))
         assert process.partition.bounds().high_watermark == 2

@@ -124,11 +124,11 @@ def test_a_follower_with_a_failed_sync_leaves_the_isr(tmp_path: Path) -> None:
 
 
 def test_a_member_that_fails_between_commit_and_sync_leaves_the_isr(tmp_path: Path) -> None:
-    """PARALLELSYNC-2: else it leads after a power loss, without the acknowledged record."""
+    """A member that fails before its sync leaves the ISR: else it leads after a power loss, without the acknowledged record."""
     with a_set(tmp_path) as (decisions, [process]):
         make_durable(process)
         process.partition.append(run_of(b"first"))
-        leader = process.replicas.leader(after(30))
+        leader = process.replicas.leaders.find_leader(after(30))
         process.partition.append(run_of(b"second"), flush=False)
         for node in (1, 3):  # as by another thread
             process.disks[node].log._engine.partition("t", 0).sync()
@@ -181,14 +181,14 @@ def test_a_member_that_returns_between_two_looks_is_not_left_out(
     """
     with a_set(tmp_path) as (_, [process]):
         one_has_not_synced(process)
-        usable = process.replicas.usable
+        usable = process.replicas.members.usable_directory
         seen = list[int]()
 
         def returning(node: int) -> OpenDirectory | None:
             seen.extend([node] if node == 2 else [])
             return None if node == 2 and len(seen) <= looks else usable(node)
 
-        monkeypatch.setattr(process.replicas, "usable", returning)
+        monkeypatch.setattr(process.replicas.members, "usable_directory", returning)
         assert process.partition.durable_offset == (0 if looks else 1)
         assert len(seen) == 1
 

@@ -17,7 +17,8 @@ from embedlog.errors import (
 from embedlog.format.record_batch import Stamp
 from embedlog.partition.log_context import AppendProgress
 from embedlog.replicas.decisions.proposals import MakeEvent, Steps
-from embedlog.replicas.partition.leaders import Leader
+from embedlog.replicas.partition.in_sync_replicas import InSyncReplicas
+from embedlog.replicas.partition.leader import Leader
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from embedlog.replicas.rules.events import Condition, Refusal
 from tests.support.batches import Row, batch
@@ -61,8 +62,8 @@ def test_without_acks_all_only_the_leader_has_it_until_the_commit(tmp_path: Path
         bounds = process.partition.bounds()
         assert (bounds.log_end, bounds.high_watermark) == (2, 1)
         assert process.published(2).log_end == 1
-        leader = process.replicas.leader(far())
-        assert process.replicas.commit(leader, 2, far()) == 2
+        leader = process.replicas.leaders.find_leader(far())
+        assert process.replicas.in_sync.commit(leader, 2, far()) == 2
         assert process.published(3).log_end == 2
 
 
@@ -75,7 +76,9 @@ def test_a_follower_that_fails_leaves_the_isr_and_joins_again(tmp_path: Path) ->
         assert process.partition.bounds().high_watermark == 2
         process.disks[2].broken = False
         process.forgive()
-        assert process.replicas.join(process.replicas.leader(far()), 2, far())
+        assert process.replicas.in_sync.add_to_isr(
+            process.replicas.leaders.find_leader(far()), 2, far()
+        )
         assert decisions.partition.isr == (1, 2, 3)
         process.partition.append(run_of(b"third"))
         assert process.data(2) == process.data(1)
@@ -94,7 +97,9 @@ def test_a_leader_that_fails_is_replaced_and_returns_without_its_own_records(
         assert (now.leader_epoch, now.leader in (2, 3), now.isr) == (1, True, (2, 3))
         process.disks[1].broken = False
         process.forgive()
-        assert process.replicas.join(process.replicas.leader(far()), 1, far())
+        assert process.replicas.in_sync.add_to_isr(
+            process.replicas.leaders.find_leader(far()), 1, far()
+        )
         process.partition.append(run_of(b"third"))
         assert {process.data(node) for node in (1, 2, 3)} == {process.data(2)}
         assert b"never copied" not in process.data(1)
@@ -107,7 +112,7 @@ def test_the_first_append_to_a_new_leader_commits_the_records_before_it(
     new record.
     """
     commits: list[int] = []
-    commit = PartitionReplicas.commit
+    commit = InSyncReplicas.commit
 
     def counted(
         replicas: PartitionReplicas,
@@ -125,7 +130,7 @@ def test_the_first_append_to_a_new_leader_commits_the_records_before_it(
             process.partition.append(run_of(value))
         assert [process.published(node).high_watermark for node in (2, 3)] == [1, 1]
         process.disks[1].broken = True
-        monkeypatch.setattr(PartitionReplicas, "commit", counted)
+        monkeypatch.setattr(InSyncReplicas, "commit", counted)
         assert process.partition.append(run_of(b"third")).base_offset == 2
         assert commits == [3]
         assert decisions.partition.leader_epoch == 1
@@ -186,7 +191,9 @@ def test_too_few_replicas_refuse_an_append_or_leave_it_uncommitted(tmp_path: Pat
         assert process.partition.bounds().log_end == 2, "nothing was written"
         process.disks[2].broken = False
         process.forgive()
-        assert process.replicas.join(process.replicas.leader(far()), 2, far())
+        assert process.replicas.in_sync.add_to_isr(
+            process.replicas.leaders.find_leader(far()), 2, far()
+        )
         process.partition.append(run_of(b"third"))
         assert process.partition.bounds().high_watermark == 3
 
@@ -226,7 +233,7 @@ def test_replica_11_a_replica_is_complete_with_its_page_or_after_an_orderly_clos
             os._exit(1)
     assert os.waitpid(pid, 0)[1] == 0
     with a_set(tmp_path) as (decisions, [process]):
-        observed = process.replicas.observed(decisions.partition)
+        observed = process.replicas.leaders.observe_replicas(decisions.partition)
         assert {node: each.condition for node, each in observed.items()} == dict.fromkeys(
             (1, 2, 3), found
         )
@@ -254,7 +261,9 @@ def test_replica_10_a_leader_below_the_start_of_its_epoch_shows_no_lower_end(
         for each in (process, reader):
             each.disks[3].broken = False
             each.forgive()
-        assert process.replicas.join(process.replicas.leader(far()), 3, far())
+        assert process.replicas.in_sync.add_to_isr(
+            process.replicas.leaders.find_leader(far()), 3, far()
+        )
         assert reader.partition.bounds().high_watermark == 3
         assert process.partition.append(run_of(b"late")).base_offset == 3
 
@@ -288,7 +297,9 @@ def test_a_repeated_append_is_acknowledged_only_where_its_records_are(tmp_path: 
         for node in (2, 3):
             process.disks[node].broken = False
         process.forgive()
-        assert process.replicas.join(process.replicas.leader(far()), 2, far())
+        assert process.replicas.in_sync.add_to_isr(
+            process.replicas.leaders.find_leader(far()), 2, far()
+        )
         assert process.partition.append(run_of(b"other")).base_offset == 1
         assert process.partition.append(progress.run, progress=progress).base_offset == 2
         assert b"second" in values(process)[-1]
@@ -316,10 +327,12 @@ def test_a_maximal_member_that_was_never_decided_is_removed_if_it_is_lost(
         assert decisions.partition.isr == (1, 2)
         process.disks[3].broken = False
         with monkeypatch.context() as patched, pytest.raises(_Killed):
-            patched.setattr(PartitionReplicas, "_decide_and_install", killed)
-            joining.replicas.join(joining.replicas.leader(far()), 3, far())
-        leader = process.replicas.leader(far())
-        assert process.replicas.is_member(leader, 3)
+            patched.setattr(InSyncReplicas, "_decide_and_install", killed)
+            joining.replicas.in_sync.add_to_isr(
+                joining.replicas.leaders.find_leader(far()), 3, far()
+            )
+        leader = process.replicas.leaders.find_leader(far())
+        assert process.replicas.in_sync.is_member(leader, 3)
         process.disks[3].broken = True
         assert (
             process.partition.append(
@@ -327,7 +340,7 @@ def test_a_maximal_member_that_was_never_decided_is_removed_if_it_is_lost(
             ).base_offset
             == 1
         )
-        assert not process.replicas.is_member(leader, 3)
+        assert not process.replicas.in_sync.is_member(leader, 3)
         assert decisions.partition.isr == (1, 2)
         assert decisions.propose(Steps(undecided)) is Refusal.INVALID_UPDATE_VERSION, (
             "the other process may go on"
@@ -339,5 +352,7 @@ def test_a_member_that_left_already_is_not_removed_again(tmp_path: Path) -> None
         process.disks[3].broken = True
         process.partition.append(run_of(b"first"))
         before = decisions.partition
-        process.replicas.leave(process.replicas.leader(far()), 3, far())
+        process.replicas.in_sync.remove_from_isr(
+            process.replicas.leaders.find_leader(far()), 3, far()
+        )
         assert decisions.partition == before

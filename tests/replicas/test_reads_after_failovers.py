@@ -37,18 +37,20 @@ def test_a_leader_returns_nothing_before_the_start_of_its_epoch_is_committed(
         # one append late
         assert process.published(2).high_watermark == process.published(3).high_watermark == 0
         process.disks[1].broken = process.disks[3].broken = True
-        within_ms = process.partition._timeout_ms
-        process.partition._timeout_ms = 500
+        within_ns = process.partition._calls.timeout_ns
+        process.partition._calls.timeout_ns = 500_000_000
         for call in (process.partition.bounds, lambda: read(process)):
             with pytest.raises(LeaderNotAvailableError, match="start of its epoch"):
                 call()
-        process.partition._timeout_ms = within_ms
+        process.partition._calls.timeout_ns = within_ns
         assert decisions.partition.leader == 2
         process.disks[3].broken = False
         process.forgive()
         process.disks[1].broken = True
-        process.replicas.join(
-            process.replicas.leader(process.partition.deadline()), 3, process.partition.deadline()
+        process.replicas.in_sync.add_to_isr(
+            process.replicas.leaders.find_leader(process.partition.deadline()),
+            3,
+            process.partition.deadline(),
         )
         assert process.partition.bounds().high_watermark == read(process) == 1
 
@@ -129,8 +131,8 @@ WANTED = [b"%d" % number for number in range(5)]
 def test_a_scan_of_a_read_only_log_does_not_end_early(
     late: embedlog.Log, tmp_path: Path, rack: str | None
 ) -> None:
-    """LEDPARTITION-6: the new leader commits nothing alone, and the reader has no more
-    than the follower.
+    """The new leader commits nothing alone, and the reader has no more than the follower: that it
+    ends there does not show that the log does.
     """
     with reading(tmp_path) as reader:
         scan = reader.scan("t", client_rack=rack)
@@ -195,7 +197,7 @@ def test_a_scan_of_a_read_only_log_waits_for_the_next_leader(
 def test_a_reader_that_finds_nothing_where_a_page_shows_records_ends_at_its_first_deadline(
     late: embedlog.Log,
 ) -> None:
-    """The page can be that of a lost directory, which stays mapped (LEDPARTITION-6). Each call
+    """The page can be that of a lost directory, which stays mapped. Each call
     before waits for a change.
     """
     partition: Any = late._engine.partition("t", 0)

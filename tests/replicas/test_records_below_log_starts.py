@@ -64,19 +64,19 @@ def test_an_open_transaction_that_the_leader_never_had_does_not_stay_below_its_l
     with a_set(tmp_path, processes=2) as (decisions, [process, other]):
         for _ in range(3):
             process.partition.append(run_of(b"shared"))
-        assert process.replicas.leader(far()).node == 1
+        assert process.replicas.leaders.find_leader(far()).node == 1
         opened_in(own(process, 1))
         process.disks[1].broken = True
         for _ in range(3 + kept):
             process.partition.append(run_of(b"other"))
-        assert process.replicas.leader(far()).node == 2
+        assert process.replicas.leaders.find_leader(far()).node == 2
         assert process.partition.delete_records(6) == 6
         shown(own(process, 1))
         # this process knows no epoch below the log start
-        leader = other.replicas.leader(far())
+        leader = other.replicas.leaders.find_leader(far())
         returned = own(other, 1)
         assert returned.open_transactions() == [(7, 0, 3)]
-        assert other.replicas.join(leader, 1, far())
+        assert other.replicas.in_sync.add_to_isr(leader, 1, far())
         assert 1 in decisions.partition.isr
         assert returned.open_transactions() == []
         now = returned.published()
@@ -165,18 +165,18 @@ def test_a_replica_that_ends_at_its_leaders_log_start_keeps_its_producers(
     with a_set(tmp_path) as (_, [process]):
         process.partition.append(run_of(b"first"))
         process.partition.append(stamped(TXN, 0, b"open"), stamp=TXN)
-        own(process, 3).replica.learn(process.replicas.leader(far()).epoch, 2)
+        own(process, 3).replica.learn(process.replicas.leaders.find_leader(far()).epoch, 2)
         process.disks[1].broken = process.disks[3].broken = True
         process.partition.append(run_of(b"second leader"))
-        assert process.replicas.leader(far()).node == 2
+        assert process.replicas.leaders.find_leader(far()).node == 2
         process.disks[3].broken = False
         process.forgive()
-        leader = process.replicas.leader(far())
+        leader = process.replicas.leaders.find_leader(far())
         leader.partition.delete_records(1, leader.epoch)
         begun = list[int]()
         monkeypatch.setattr(
             LockedReplica, "restart", lambda held, *_: begun.append(held.published.log_end)
         )
-        assert process.replicas.join(leader, 3, far())
+        assert process.replicas.in_sync.add_to_isr(leader, 3, far())
         assert begun == []
         assert own(process, 3).open_transactions() == [(7, 0, 1)]

@@ -18,7 +18,8 @@ from embedlog.errors import (
     OffsetOutOfRangeError,
 )
 from embedlog.partition.partition import Partition
-from embedlog.replicas.partition.leaders import Leader
+from embedlog.replicas.partition.in_sync_replicas import InSyncReplicas
+from embedlog.replicas.partition.leader import Leader
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from embedlog.replicas.partition.record_deletion import RecordDeletion
 from tests.replicas.test_opening import QUIET, paths, send, values
@@ -96,7 +97,7 @@ def test_a_replica_that_joins_after_the_preparation_takes_the_high_watermark(
     """It knows the high watermark of its last copy. The leader had not deleted, and an offset that
     exists was out of range.
     """
-    in_sync = PartitionReplicas.in_sync
+    in_sync = InSyncReplicas.find_replicas
     calls = list[int]()
 
     def before_the_join(
@@ -110,7 +111,7 @@ def test_a_replica_that_joins_after_the_preparation_takes_the_high_watermark(
     with embedlog.open(paths(tmp_path), config=QUIET) as log:
         log.create_topic("t", assignment={0: [1, 2, 3]})
         send(log, *(b"%d" % number for number in range(10)))
-        monkeypatch.setattr(PartitionReplicas, "in_sync", before_the_join)
+        monkeypatch.setattr(InSyncReplicas, "find_replicas", before_the_join)
         assert log.delete_records({T0: 10}) == {T0: 10}
         monkeypatch.undo()
         assert starts(log) == {1: 10, 2: 10, 3: 10}
@@ -170,7 +171,7 @@ def test_held_locks_of_followers_take_one_deadline(
     """Each of them took a deadline of its own, and one for which no time was left lost its place in
     the ISR at once.
     """
-    large = PartitionReplicas.is_large_enough
+    large = InSyncReplicas.is_large_enough
     directories = paths(tmp_path, 5)
     with contextlib.ExitStack() as stack:
         log, other = (
@@ -190,7 +191,7 @@ def test_held_locks_of_followers_take_one_deadline(
             return large(self, leader)
 
         if late:
-            monkeypatch.setattr(PartitionReplicas, "is_large_enough", enough)
+            monkeypatch.setattr(InSyncReplicas, "is_large_enough", enough)
         else:
             hold()
         with pytest.raises(LockTimeoutError):

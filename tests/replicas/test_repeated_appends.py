@@ -15,7 +15,8 @@ from embedlog.errors import EmbedlogError, NotEnoughReplicasAfterAppendError
 from embedlog.partition.log_context import AppendProgress
 from embedlog.partition.replication.followers import Followers
 from embedlog.replicas.partition import replicated_partition
-from embedlog.replicas.partition.leaders import Leader, LeaderChanged
+from embedlog.replicas.partition.in_sync_replicas import InSyncReplicas
+from embedlog.replicas.partition.leader import Leader, LeaderChanged
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from tests.replicas.test_deleted_records import (
     COMPACT,
@@ -51,8 +52,10 @@ def test_each_attempt_asks_for_the_size_of_the_isr(tmp_path: Path) -> None:
         process.partition.append(run_of(b"second"))
         process.disks[2].broken = False
         process.forgive()
-        assert process.replicas.join(process.replicas.leader(far()), 2, far())
-        process.replicas.least_default = 2
+        assert process.replicas.in_sync.add_to_isr(
+            process.replicas.leaders.find_leader(far()), 2, far()
+        )
+        process.replicas.in_sync.least_default = 2
         process.disks[2].broken = True
         progress = AppendProgress(run_of(b"value"))
         for _ in range(3):
@@ -62,7 +65,9 @@ def test_each_attempt_asks_for_the_size_of_the_isr(tmp_path: Path) -> None:
         assert decisions.partition.isr == (1,)
         process.disks[2].broken = False
         process.forgive()
-        assert process.replicas.join(process.replicas.leader(far()), 2, far())
+        assert process.replicas.in_sync.add_to_isr(
+            process.replicas.leaders.find_leader(far()), 2, far()
+        )
         assert process.partition.append(progress.run, progress=progress).base_offset == 2
         assert (progress.committed, process.published(1).log_end) == (3, 3)
 
@@ -73,8 +78,8 @@ def test_the_next_leader_is_asked_for_the_size_of_its_isr(
     """The leader was lost between the commit and the comparison."""
     with a_set(tmp_path) as (decisions, [process]):
         process.partition.append(run_of(b"first"))
-        process.replicas.least_default = 3
-        check = process.replicas.check_needed
+        process.replicas.in_sync.least_default = 3
+        check = process.replicas.in_sync.check_needed_size
         lost = list[int]()
 
         def losing(leader: Leader, end: int, deadline_ns: int) -> None:
@@ -84,7 +89,7 @@ def test_the_next_leader_is_asked_for_the_size_of_its_isr(
                 raise LeaderChanged
             check(leader, end, deadline_ns)
 
-        monkeypatch.setattr(process.replicas, "check_needed", losing)
+        monkeypatch.setattr(process.replicas.in_sync, "check_needed_size", losing)
         # another thread copies to them
         monkeypatch.setattr(Followers, "_enter", lambda followers: [])
         progress = AppendProgress(run_of(b"value"))
@@ -92,7 +97,7 @@ def test_the_next_leader_is_asked_for_the_size_of_its_isr(
             process.partition.append(progress.run, progress=progress)
         assert (lost, decisions.partition.isr) == ([1], (2, 3))
         assert progress.committed == 0
-        process.replicas.least_default = 2
+        process.replicas.in_sync.least_default = 2
         assert process.partition.append(progress.run, progress=progress).base_offset == 1
 
 
@@ -103,7 +108,7 @@ def test_a_record_that_too_few_replicas_have_is_not_acknowledged(
 ) -> None:
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [1, 2]})
-    commit = PartitionReplicas.commit
+    commit = InSyncReplicas.commit
     lost = list[int]()
 
     def losing(self: PartitionReplicas, *arguments: Any, **rest: Any) -> int:
@@ -123,7 +128,7 @@ def test_a_record_that_too_few_replicas_have_is_not_acknowledged(
             producer.send("t", b"a").result(30)
             monkeypatch.setattr(Followers, "_enter", lambda followers: [])
             monkeypatch.setattr(Followers, "direct", None)
-            monkeypatch.setattr(PartitionReplicas, "commit", losing)
+            monkeypatch.setattr(InSyncReplicas, "commit", losing)
             assert isinstance(
                 producer.send("t", b"b").exception(30), NotEnoughReplicasAfterAppendError
             )
@@ -181,7 +186,9 @@ def test_a_record_that_a_compaction_removed_is_not_appended_again(tmp_path: Path
         process.disks[3].broken = False
         process.forgive()
         process.disks[1].broken = True
-        assert process.replicas.join(process.replicas.leader(far()), 3, far())
+        assert process.replicas.in_sync.add_to_isr(
+            process.replicas.leaders.find_leader(far()), 3, far()
+        )
         process.disks[2].broken = True
         put(process, b"c", b"later")
         assert (decisions.partition.leader, decisions.partition.isr) == (3, (3,))

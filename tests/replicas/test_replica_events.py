@@ -216,7 +216,7 @@ def test_each_decided_change_has_exactly_one_line(
                 if step % 2:
                     log.housekeep()
             logged += lines()
-        copy = cast("ReplicatedEngine", one._engine).set.decisions.copy(2)
+        copy = cast("ReplicatedEngine", one._engine).set.decisions.attached_copy(2)
         assert copy is not None
         every = decision_words.recent(copy.partition.replica, "cluster", most=10_000)
     wanted = [

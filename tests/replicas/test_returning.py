@@ -236,8 +236,7 @@ def test_a_directory_that_was_moved_away_and_back_continues(tmp_path: Path, node
 def test_a_directory_that_fails_again_after_it_worked_is_replaced_at_once(
     tmp_path: Path, node: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pauses between elections, or evictions, are for a directory that fails for this process only
-    (LEADERS-8).
+    """Pauses between elections, or evictions, are for a directory that fails for this process only.
 
     Seed 234 of the power losses: each record waited twice as long as the one before, up to 30 s.
     """

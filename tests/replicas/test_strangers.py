@@ -132,7 +132,7 @@ def check_away(log: embedlog.Log, node: int) -> None:
     assert f"embedlog directories --replace {node}" in found.reason
     assert any(f"--replace {node}" in text for text in described.warnings)
     assert described.partitions[0].leader in {*NODES} - {node}
-    assert log._engine.set.decisions.copy(node) is None  # type: ignore[attr-defined]
+    assert log._engine.set.decisions.attached_copy(node) is None  # type: ignore[attr-defined]
 
 
 @pytest.mark.sample(0.5)

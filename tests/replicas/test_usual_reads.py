@@ -109,8 +109,8 @@ def test_single_batches_are_read_from_the_leader(tmp_path: Path) -> None:
         version = log._engine.topics_version()
         log.create_topic("another")
         assert log._engine.topics_version() != version
-        assert partition._watch is not None
-        assert not partition._watch.is_unchanged()
+        assert partition._calls._watch is not None
+        assert not partition._calls._watch.is_unchanged()
         assert partition.point(3, False) is not None, "it looks for the leader again"
 
 
@@ -139,8 +139,8 @@ def test_an_error_of_a_short_path_is_met_by_the_general_one(
         def failing(*arguments: Any) -> None:
             raise StorageError("a defect of the disk", path=tmp_path / "d1")
 
-        monkeypatch.setattr(partition._leader.partition, "point", failing)
-        monkeypatch.setattr(partition._leader.partition, "tail", failing)
+        monkeypatch.setattr(partition._calls.leader.partition, "point", failing)
+        monkeypatch.setattr(partition._calls.leader.partition, "tail", failing)
         assert partition.point(0, False) is None
         assert partition.tail(5, "read_uncommitted") is None
         send(log, b"next")

@@ -58,9 +58,9 @@ def fail_over(process: Process) -> None:
     process.disks[2].broken = process.disks[3].broken = False
     process.forgive()
     until = files.deadline_after(20)
-    leader = process.replicas.leader(until)
+    leader = process.replicas.leaders.find_leader(until)
     assert leader.node in (2, 3)
-    assert process.replicas.join(leader, 5 - leader.node, until)
+    assert process.replicas.in_sync.add_to_isr(leader, 5 - leader.node, until)
 
 
 def test_a_view_is_read_again_if_its_leader_is_lost_before_the_commit(

@@ -22,7 +22,7 @@ from embedlog.errors import (
 from embedlog.partition.partition import Partition
 from embedlog.partition.replication.replica_log import LeaderDecision, Leading
 from embedlog.replicas.partition.copying import copy
-from embedlog.replicas.partition.leaders import Leader
+from embedlog.replicas.partition.leader import Leader
 from embedlog.storage.checkpoints import EpochCache, read_epochs
 from tests.support.decision_logs import Process as Decider
 from tests.support.decision_logs import begun
@@ -134,7 +134,9 @@ def test_high_watermark_stands_still_while_the_isr_is_below_the_effective_minimu
         )
         process.disks[2].broken = False
         process.forgive()
-        assert process.replicas.join(process.replicas.leader(far()), 2, far())
+        assert process.replicas.in_sync.add_to_isr(
+            process.replicas.leaders.find_leader(far()), 2, far()
+        )
         process.replicas.tend(far())
         assert (decisions.partition.elr, process.partition.bounds().high_watermark) == ((), 5)
 

@@ -19,7 +19,7 @@ from embedlog.errors import StorageError
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.partition import Partition
 from embedlog.partition.replication.followers import Followers
-from embedlog.replicas.decisions.proposals import Decided, Steps, derived
+from embedlog.replicas.decisions.proposals import Decided, Steps, derive
 from embedlog.replicas.members.open_directories import OpenDirectories, OpenDirectory
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from embedlog.replicas.partition.replicated_partition import ReplicatedPartition
@@ -47,14 +47,14 @@ class Decisions:
     def settle(self, deadline_ns: int | None = None) -> State:
         return self.state
 
-    def settled(self) -> State:
+    def settled_state(self) -> State:
         return self.state
 
     def propose(
         self, steps: Steps, deadline_ns: int | None = None, *, reason: str = ""
     ) -> Decided | Refusal:
         with self._mutex:
-            found = derived(steps, self.state, len(self.events))
+            found = derive(steps, self.state, len(self.events))
             if isinstance(found.records, Refusal):
                 return found.records
             self.events += found.events

@@ -70,7 +70,7 @@ from embedlog.storage.parallel_syncs import TransactionSyncs
 from embedlog.transaction import PREPARED, Refusal, Status, Transaction
 
 if TYPE_CHECKING:
-    from embedlog.partition.interfaces import DurableLog, TransactionalLog
+    from embedlog.partition.interfaces import DurableLog, NamedLog, ReadableLog, TransactionalLog
 
 logger = logging.getLogger("embedlog")
 
@@ -285,7 +285,7 @@ class Transactions:
 
     # ---- completion for others -------------------------------------------------------------------
 
-    def resolve(self, partition: TransactionalLog, deadline_ns: int | None = None) -> bool:
+    def resolve(self, partition: ReadableLog, deadline_ns: int | None = None) -> bool:
         """For a reader that waits at a last stable offset: finish decided transactions, abort
         abandoned ones.
 
@@ -311,7 +311,7 @@ class Transactions:
         return has_worked
 
     @scope
-    def _tolerate_unavailable(self, partition: TransactionalLog) -> Iterator[None]:
+    def _tolerate_unavailable(self, partition: NamedLog) -> Iterator[None]:
         try:
             yield
         except (

@@ -1,16 +1,12 @@
 """One copy of the decision log: a partition of a directory, locked for a decision.
 
-COPY-1  every change is under the append lock of the copy; its page is that of a follower without a
-    leader, its epoch the promise
-COPY-2  a copy is brought to another one by the terms of its records: what differs is truncated,
-    then the rest is copied unchanged
-COPY-3  a copy that may lack a compacted record begins again, and is incomplete until it is synced
-    (PROMISE-3)
-COPY-4  the high watermark of a page counts as settled only after this rule set has written the
-    page: a load cannot know it. The first promise puts the checkpointed one into the page: that of
-    the last close, below which all records count
-COPY-5  where the starts of the terms differ, records are compared before anything is cut
-    (SHAREDRECORDS-1)
+Every change is made under the append lock of the copy. Its page is that of a follower without a
+leader, and the epoch of the page is the promise.
+
+A copy is brought to another one by the terms of its records: what differs is truncated, then the
+rest is copied unchanged. Where the starts of the terms differ, records are compared before anything
+is cut (`shared_records` says why). A copy that may lack a compacted record begins again, and is
+incomplete until it is synced.
 """
 
 from __future__ import annotations
@@ -31,10 +27,10 @@ from embedlog.format.record_batch import Batches, Chain, scan, stamp_offsets
 from embedlog.replicas.decisions import promise, shared_records
 from embedlog.replicas.decisions.decision_view import (
     CHUNK_BYTES,
-    Fetched,
-    Readable,
-    View,
-    brought_to,
+    DecisionView,
+    FetchedBatches,
+    ReadableCopy,
+    advance_view,
     term_at,
 )
 from embedlog.replicas.decisions.promise import Promise
@@ -52,7 +48,7 @@ T = TypeVar("T")
 NO_LEADER: Final = -1
 
 
-class LockedReplica(Protocol):
+class LockedCopyReplica(Protocol):
     """A replica whose append lock is held."""
 
     @property
@@ -70,11 +66,13 @@ class LockedReplica(Protocol):
     ) -> bool: ...
 
 
-class ReplicaLog(Readable, Protocol):
+class CopyLog(ReadableCopy, Protocol):
     """The log of a partition as a replica."""
 
     def compare_epochs(self) -> None: ...
-    def exclusive(self, deadline_ns: int) -> contextlib.AbstractContextManager[LockedReplica]: ...
+    def exclusive(
+        self, deadline_ns: int
+    ) -> contextlib.AbstractContextManager[LockedCopyReplica]: ...
     def published(self) -> tuple[Published, Replica]: ...
     def missing_segment(self, offset: int) -> Path | None: ...
     def restart(self, offset: int, deadline_ns: int, prepare: Callable[[], None]) -> None: ...
@@ -86,7 +84,7 @@ class CopyPartition(Protocol):
     path: Path
 
     @property
-    def replica(self) -> ReplicaLog: ...
+    def replica(self) -> CopyLog: ...
     def segments(self, published: Published) -> list[SegmentInfo]: ...
     def sync(self, deadline_ns: int | None = None) -> int: ...
     def notify(self) -> None: ...
@@ -100,9 +98,9 @@ class Copy:
     partition: CopyPartition
     mode: int = 0o666
     # wakes the processes that follow the decisions in this directory
-    decided: Callable[[], None] = lambda: None
+    wake_followers: Callable[[], None] = lambda: None
     # the open partition; a missing directory had closed the one before
-    present: Callable[[], CopyPartition] | None = None
+    find_partition: Callable[[], CopyPartition] | None = None
     directory: UUID | None = None  # its directory id: only the registered directory of a node votes
     # of its directory, one of which is registered; empty if any may be
     openings: tuple[UUID, ...] = ()
@@ -110,7 +108,7 @@ class Copy:
     lane: Lane | None = None
 
     @property
-    def hangs(self) -> bool:
+    def is_hanging(self) -> bool:
         """Whether its directory does not answer now."""
         return self.lane is not None and self.lane.worker.is_hanging
 
@@ -120,26 +118,29 @@ class Copy:
         """
         return call() if self.lane is None else self.lane.run(call)
 
-    def renewed(self) -> Copy:
+    def reopen(self) -> Copy:
         """This copy with its open partition. Raises StorageError, UnknownTopicOrPartitionError."""
-        found = self.partition if self.present is None else self.present()
-        return self if found is self.partition else replace(self, partition=found)
+        if self.find_partition is None:
+            return self
+        partition = self.find_partition()
+        if partition is self.partition:
+            return self
+        return replace(self, partition=partition)
 
     def is_other(self, state: State) -> bool:
-        """Whether another directory is registered for its node (DECISIONSESSION-1)."""
+        """Whether another directory is registered for its node: then the copy does not count."""
         registered = state.nodes.get(self.node)
         if registered is None:
             return False
-        reopened = (
-            bool(self.openings)
-            and registered.opening is not None
-            and registered.opening not in self.openings
-        )
-        return reopened or self.directory not in (None, registered.directory)
+        if self.directory is not None and self.directory != registered.directory:
+            return True
+        if not self.openings or registered.opening is None:
+            return False
+        return registered.opening not in self.openings
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class DecisionBatch:
     """The records of one decision, as one batch in its place."""
 
     data: bytes
@@ -153,11 +154,11 @@ class Batch:
         return int(self.rows["base_offset"][0] + self.rows["last_offset_delta"][0]) + 1
 
 
-def batch_of(records: tuple[Record, ...], base: int, term: int, timestamp_ms: int) -> Batch:
+def batch_of(records: tuple[Record, ...], base: int, term: int, timestamp_ms: int) -> DecisionBatch:
     """One batch with offsets and term. REQUIRES: at least one record."""
     data = bytearray(encode_records([encode(record) for record in records], timestamp_ms))
     stamp_offsets(data, base, term)
-    return Batch(bytes(data), scan(data, Chain(base, -1)).batches, base, term)
+    return DecisionBatch(bytes(data), scan(data, Chain(base, -1)).batches, base, term)
 
 
 class LockedCopy:
@@ -165,7 +166,9 @@ class LockedCopy:
     changes and releases it.
     """
 
-    def __init__(self, copy: Copy, hold: contextlib.AbstractContextManager[LockedReplica]) -> None:
+    def __init__(
+        self, copy: Copy, hold: contextlib.AbstractContextManager[LockedCopyReplica]
+    ) -> None:
         """Take the lock. Raises LockTimeoutError, StorageError, ForeignDirectoryError."""
         self.copy = copy
         self.node = copy.node
@@ -174,9 +177,9 @@ class LockedCopy:
         try:
             self.promise = promise.read(copy.partition.path)
             self.epochs = self._locked.epochs()
-            self._trusted = self._is_written
+            self._is_trusted = self._is_written
             # as its page shows; -1 if it cannot know
-            self.settled_end = self.now.high_watermark if self._trusted else -1
+            self.settled_end = self.now.high_watermark if self._is_trusted else -1
             self.counted_end = self._locked.known_high_watermark  # all records below it count
             # the error of a change: the next holder repairs the copy
             self.broken: BaseException | None = None
@@ -215,18 +218,18 @@ class LockedCopy:
     def log_start(self) -> int:
         return self.now.log_start
 
-    def fetch(self, offset: int, end: int) -> Fetched:
-        """Records from the batch with an offset, up to an end."""
+    def fetch(self, offset: int, end: int) -> FetchedBatches:
+        """CopyRecords from the batch with an offset, up to an end."""
         return self.copy.run(lambda: self.copy.partition.replica.read(offset, CHUNK_BYTES, end))
 
-    def brought(self, view: View) -> View:
+    def advance_view(self, view: DecisionView) -> DecisionView:
         """The view after all of its records. Raises CorruptRecordError, UnsupportedFormatError,
         StorageError.
         """
         log = self.copy.partition.replica
         if view.position == self.end and view.continues_in(self.now, self.epochs, self.end):
             return view
-        return self.copy.run(lambda: brought_to(view, log, self.now, self.epochs, self.end))
+        return self.copy.run(lambda: advance_view(view, log, self.now, self.epochs, self.end))
 
     @property
     def last_term(self) -> int:
@@ -242,8 +245,9 @@ class LockedCopy:
 
     @property
     def _is_written(self) -> bool:
-        """Whether its page was written by a decision in this incarnation of the directory
-        (COPY-4).
+        """Whether its page was written by a decision in this incarnation of the directory.
+
+        Only then its high watermark counts as settled: a load cannot know it.
         """
         return self._locked.replica.role == replication.ROLE_FOLLOWER
 
@@ -254,16 +258,20 @@ class LockedCopy:
         return self.promise.term >= term and self.now.epoch == term and self._is_written
 
     def give_promise(self, term: int) -> None:
-        """Store a promise, synced, then show it in the page (QUORUM-3)."""
+        """Store a promise, synced, then show it in the page (QUORUM-3).
+
+        The first promise puts the checkpointed high watermark into the page: that of the last
+        close, below which all records count.
+        """
         self._write_promise(self.promise._replace(term=max(term, self.promise.term)))
-        if self.now.epoch != term or not self._is_written:
-            high = (
-                self.now.high_watermark
-                if self._is_written
-                else max(self.now.log_start, self.counted_end)
-            )
-            replica = Replica(role=replication.ROLE_FOLLOWER, leader=NO_LEADER)
-            self._locked.publish(self.now._replace(epoch=term, high_watermark=high), replica)
+        if self.now.epoch == term and self._is_written:
+            return
+        if self._is_written:
+            high_watermark = self.now.high_watermark
+        else:
+            high_watermark = max(self.now.log_start, self.counted_end)
+        replica = Replica(role=replication.ROLE_FOLLOWER, leader=NO_LEADER)
+        self._locked.publish(self.now._replace(epoch=term, high_watermark=high_watermark), replica)
 
     def _write_promise(self, new: Promise) -> None:
         if new != self.promise:
@@ -274,29 +282,35 @@ class LockedCopy:
         """Make this log equal to the most advanced one (QUORUM-4). REQUIRES the promise in both."""
         if best is self:
             return
-        agreed = self._agreed_end(best)
-        purged = max(best.now.log_start, min(best.now.purged_to, best.end))
-        if agreed < self.end and self._can_be_cut(agreed):
-            self._locked.truncate(agreed)
+        agreed_end = self._find_agreed_end(best)
+        purged_end = max(best.now.log_start, min(best.now.purged_to, best.end))
+        is_empty = self.end == 0 and best.now.log_start == 0
+        if agreed_end < self.end and self._can_be_cut(agreed_end):
+            self._locked.truncate(agreed_end)
             self.epochs = self._locked.epochs()
-        elif agreed < self.end or (agreed < purged and (self.end > 0 or best.now.log_start > 0)):
+        elif agreed_end < self.end or (agreed_end < purged_end and not is_empty):
             self._begin_again(best.now.log_start)
         self._copy_from(best, term)
 
-    def _agreed_end(self, best: LockedCopy) -> int:
-        """The end of the records that both have. They are read if the starts of the terms differ
-        (COPY-5).
+    def _find_agreed_end(self, best: LockedCopy) -> int:
+        """The end of the records that both have. They are read if the starts of the terms
+        differ.
         """
-        agreed = divergence(self, best)
-        return (
-            agreed if agreed >= min(self.end, best.end) else shared_records.agreed_end(self, best)
-        )
+        divergence = find_divergence(self, best)
+        if divergence >= min(self.end, best.end):
+            return divergence
+        return shared_records.find_agreed_end(self, best)
 
     def _can_be_cut(self, offset: int) -> bool:
-        """Whether no record at or above the offset has replaced one below it (COPY-3)."""
+        """Whether no record at or above the offset has replaced one below it.
+
+        Else a cut copy would lack both.
+        """
         if self.promise.incomplete or offset < self.now.purged_to:
             return False
-        return self._trusted or all(info.gapless for info in self.copy.partition.segments(self.now))
+        if self._is_trusted:
+            return True
+        return all(info.gapless for info in self.copy.partition.segments(self.now))
 
     def _begin_again(self, start: int) -> None:
         self._write_promise(self.promise._replace(incomplete=True))
@@ -306,12 +320,12 @@ class LockedCopy:
     def _copy_from(self, best: LockedCopy, term: int) -> None:
         leading = Leading(best.now.high_watermark, term, gaps_allowed=True)
         while self.end < best.end:
-            before = self.end
-            found: Fetched = shared_records.read(best, before, best.end)
-            taken = len(found.batches) > 0 and self._locked.take(
-                found.data, found.batches, leading, before
+            start = self.end
+            fetched: FetchedBatches = shared_records.read(best, start, best.end)
+            is_appended = len(fetched.batches) > 0 and self._locked.take(
+                fetched.data, fetched.batches, leading, start
             )
-            if not taken or self.end <= before:
+            if not is_appended or self.end <= start:
                 raise StorageError(
                     "the decision log of another directory cannot be copied", path=self.path
                 )
@@ -323,7 +337,7 @@ class LockedCopy:
             self.sync(deadline_ns)
             self._write_promise(self.promise._replace(incomplete=False))
 
-    def append(self, batch: Batch, settled: int) -> None:
+    def append(self, batch: DecisionBatch, settled: int) -> None:
         """Append the decision. Raises StorageError."""
         leading = Leading(settled, batch.term, gaps_allowed=True)
         if not self._locked.take(batch.data, batch.rows, leading) or self.end != batch.end:
@@ -343,7 +357,7 @@ class LockedCopy:
     def announce(self) -> None:
         """Wake the processes that follow the decisions."""
         self.copy.partition.notify()
-        self.copy.decided()
+        self.copy.wake_followers()
 
     def settle(self, end: int) -> None:
         """Show that all records below `end` count."""
@@ -351,21 +365,21 @@ class LockedCopy:
             self._locked.publish(self.now._replace(high_watermark=end), self._locked.replica)
 
 
-def divergence(one: LockedCopy, other: LockedCopy) -> int:
+def find_divergence(one: LockedCopy, other: LockedCopy) -> int:
     """The first offset at which the terms of two logs differ, at most the smaller log end."""
     end = min(one.end, other.end)
     start = max(one.now.log_start, other.now.log_start)
-    borders = {
-        at for cache in (one.epochs, other.epochs) for _, at in cache.entries if start < at < end
-    }
-    for at in sorted({start, *borders}):
-        if at >= end:
+    offsets = {start}
+    for cache in (one.epochs, other.epochs):
+        offsets.update(first for _, first in cache.entries if start < first < end)
+    for offset in sorted(offsets):
+        if offset >= end:
             break
-        if one.epochs.epoch_for(at) != other.epochs.epoch_for(at):
-            return at
+        if one.epochs.epoch_for(offset) != other.epochs.epoch_for(offset):
+            return offset
     return end
 
 
-def advancement(copy: LockedCopy) -> tuple[int, int]:
+def advancement_of(copy: LockedCopy) -> tuple[int, int]:
     """The order of copies: the last term, then the length (QUORUM-4)."""
     return copy.last_term, copy.end

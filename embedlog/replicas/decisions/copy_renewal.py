@@ -1,13 +1,10 @@
 """This module finds copies of the decision log that are damaged or missing, and begins them again.
 
-COPYRENEWAL-1  a majority without the copy is brought to one log first. Without such a majority the
-    copy is left as it is: it may be the only one with the newest record
-COPYRENEWAL-2  the new copy is incomplete before it has its name, or before its log is cut. It
-    counts for no majority until it is level (PROMISE-3). The promise of a cut copy does not fall
-COPYRENEWAL-3  a loaded copy begins again by a cut, which other processes with its page follow. A
-    copy that is not loaded is set aside
-COPYRENEWAL-4  a check reads all published records without a lock. A copy that is cut meanwhile is
-    checked again
+A majority without the copy is brought to one log first. Without such a majority the copy is left as
+it is: it may be the only one with the newest record.
+
+The new copy is incomplete before it has its name, or before its log is cut. It counts for no
+majority until it is level. The promise of a cut copy does not fall.
 """
 
 from __future__ import annotations
@@ -47,55 +44,58 @@ class CopyDirectory(Protocol):
     def renew_decision_log(self) -> bool: ...
 
 
-class Damage(NamedTuple):
-    """Damage in a copy: its records from an offset on cannot be read."""
+class CopyDamage(NamedTuple):
+    """CopyDamage in a copy: its records from an offset on cannot be read."""
 
     first: int
     end: int
     problem: EmbedlogError
 
 
-def damaged_copies(decisions: DecisionLog, copies: Mapping[int, Copy]) -> dict[int, EmbedlogError]:
+def find_damaged_copies(
+    decisions: DecisionLog, copies: Mapping[int, Copy]
+) -> dict[int, EmbedlogError]:
     """The copies that the last decision, or a look at their pages, found damaged or missing. No
     file is read otherwise.
     """
-    found = {
-        node: decisions.failures().get(node) or _load_problem(copy) for node, copy in copies.items()
-    }
-    return {
-        node: problem
-        for node, problem in found.items()
-        if problem is not None and _is_damage(problem)
-    }
+    damage: dict[int, EmbedlogError] = {}
+    for node, copy in copies.items():
+        problem = decisions.failures().get(node) or _find_load_problem(copy)
+        if problem is not None and _is_damage(problem):
+            damage[node] = problem
+    return damage
 
 
-def damage_of(copy: Copy) -> Damage | None:
-    """The damage in the records of a copy, which are all read (COPYRENEWAL-4). Raises other errors
-    of the directory.
+def find_damage(copy: Copy) -> CopyDamage | None:
+    """The damage in the records of a copy, which are all read. Raises other errors of the
+    directory.
+
+    No lock is taken: a copy that is cut meanwhile is checked again.
     """
     try:
-        log = copy.renewed().partition.replica
+        log = copy.reopen().partition.replica
         log.published()  # a partition that is not loaded yet is loaded
     except EmbedlogError as problem:
         if not _is_damage(problem):
             raise
-        return Damage(0, 0, problem)
+        return CopyDamage(0, 0, problem)
     for _ in range(CHECKS):
-        now = log.published()[0]
-        at = now.log_start
+        now, _ = log.published()
+        offset = now.log_start
         try:
             promise.read(copy.partition.path)
             while True:
-                if (missing := log.missing_segment(at)) is not None:
-                    raise CorruptRecordError("the segment is missing", path=missing)
-                if at >= now.log_end:
+                missing_path = log.missing_segment(offset)
+                if missing_path is not None:
+                    raise CorruptRecordError("the segment is missing", path=missing_path)
+                if offset >= now.log_end:
                     return None
-                at = log.read(at, CHUNK_BYTES, now.log_end).next_offset
+                offset = log.read(offset, CHUNK_BYTES, now.log_end).next_offset
         except EmbedlogError as problem:
             if log.published()[0].generation == now.generation:
                 if not _is_damage(problem):
                     raise
-                return Damage(at, now.log_end, problem)
+                return CopyDamage(offset, now.log_end, problem)
     raise LockTimeoutError(
         "the copy of the decision log is cut again and again", path=copy.partition.path
     )
@@ -115,7 +115,7 @@ def renew_copy(
     decisions.detach(copy.node, problem)
     try:
         decisions.level(deadline())
-        if directory.renew_decision_log() or _cut(copy, deadline()):
+        if directory.renew_decision_log() or _cut_copy(copy, deadline()):
             logger.warning(
                 "the decision log in %s is copied again: %s", copy.partition.path, problem
             )
@@ -124,15 +124,20 @@ def renew_copy(
     decisions.level(deadline())
 
 
-def _cut(copy: Copy, deadline_ns: int) -> bool:
-    """Begin a loaded copy again in its place (COPYRENEWAL-3); False if it is in order."""
-    found = copy.renewed()
-    if not _is_unusable(found, deadline_ns) and damage_of(found) is None:
+def _cut_copy(copy: Copy, deadline_ns: int) -> bool:
+    """Begin a loaded copy again in its place; False if it is in order.
+
+    Other processes that have its page follow the cut. A copy that is not loaded is set aside
+    instead.
+    """
+    open_copy = copy.reopen()
+    if not _is_unusable(open_copy, deadline_ns) and find_damage(open_copy) is None:
         return False
-    partition = found.partition
+    partition = open_copy.partition
 
     def note_incomplete() -> None:
-        promise.write(partition.path, Promise(_promised(found), incomplete=True), found.mode)
+        incomplete = Promise(_read_promised_term(open_copy), incomplete=True)
+        promise.write(partition.path, incomplete, open_copy.mode)
         system.point("renew-noted")
 
     partition.replica.restart(0, deadline_ns, note_incomplete)
@@ -150,8 +155,10 @@ def _is_unusable(copy: Copy, deadline_ns: int) -> bool:
         return True
 
 
-def _promised(copy: Copy) -> int:
-    """The highest promised term; that of the page if the promise cannot be read (COPY-1)."""
+def _read_promised_term(copy: Copy) -> int:
+    """The highest promised term; that of the page, which is its epoch, if the promise cannot be
+    read.
+    """
     term = copy.partition.replica.published()[0].epoch
     try:
         return max(promise.read(copy.partition.path).term, term)
@@ -159,9 +166,9 @@ def _promised(copy: Copy) -> int:
         return max(0, term)
 
 
-def _load_problem(copy: Copy) -> EmbedlogError | None:
+def _find_load_problem(copy: Copy) -> EmbedlogError | None:
     try:
-        copy.renewed().partition.replica.published()
+        copy.reopen().partition.replica.published()
     except EmbedlogError as problem:
         return problem
     return None

@@ -1,17 +1,12 @@
 """Decisions of a set of directories, made on a majority of the copies of the decision log
 (`docs/protocol.md`, QUORUM-2 to QUORUM-7).
 
-DECISIONLOG-1  a decision is made by one process at a time: it holds the locks of a majority from
-    its first read to its last sync
-DECISIONLOG-2  a copy that fails in the middle is left out. The decision begins again with the
-    others, unless they are no majority
-DECISIONLOG-3  an answer without a record, also a refusal, is given only in a settled state: a found
-    record is settled first
-DECISIONLOG-4  a term is continued only if it is the highest promise of all locked copies and its
-    own record is the last one
-DECISIONLOG-5  the state of this object contains counted records only
-DECISIONLOG-6  each record that counts is in the copies of a majority. So a majority without a later
-    record shows that none counts
+A decision is made by one process at a time: it holds the locks of a majority from its first read to
+its last sync. A copy that fails in the middle is left out. The decision begins again with the
+others, unless they are no majority.
+
+An answer without a record, also a refusal, is given only in a settled state: a found record is
+settled first. So the state of a `DecisionLog` contains counted records only.
 """
 
 from __future__ import annotations
@@ -27,8 +22,8 @@ from embedlog._native.scope import scope, stack
 from embedlog.errors import EmbedlogError
 from embedlog.replicas.decisions import decision_view, promise, shared_records
 from embedlog.replicas.decisions.copies import Copy
-from embedlog.replicas.decisions.decision_session import Again, Own, Session
-from embedlog.replicas.decisions.decision_view import NO_TERM, View
+from embedlog.replicas.decisions.decision_session import CopyLeftOut, DecisionSession, OwnDecision
+from embedlog.replicas.decisions.decision_view import NO_TERM, DecisionView
 from embedlog.replicas.decisions.proposals import Decided, MakeEvent, Proposal, Steps
 from embedlog.replicas.decisions.refusals import error_of
 from embedlog.replicas.decisions.shared_records import ShownRecords
@@ -52,10 +47,10 @@ class DecisionLog:
         self._attaching = threading.Lock()  # for changes of the two mappings, never during a wait
         self._copies: dict[int, Copy] = {}
         self._away: dict[int, EmbedlogError] = {}
-        self._own = Own()
-        self._view = View(0, NO_TERM, State(cluster_id))
+        self._own = OwnDecision()
+        self._view = DecisionView(0, NO_TERM, State(cluster_id))
         # the facts of a page, and what the copy with it shows
-        self._shown: tuple[object, View] = (None, self._view)
+        self._shown: tuple[object, DecisionView] = (None, self._view)
         # called after each proposal, without locks
         self.observer: Callable[[Proposal], None] = lambda proposal: None
 
@@ -76,31 +71,31 @@ class DecisionLog:
             if problem is not None:
                 self._away = self._away | {node: problem}
 
-    def _renewed(self) -> list[Copy]:
+    def _reopen_copies(self) -> list[Copy]:
         """The attached copies. A copy that is closed because its directory was missing is opened
         again.
         """
         for copy in list(self._copies.values()):
-            if copy.hangs:
+            if copy.is_hanging:
                 continue
             try:
-                found = copy.renewed()
+                open_copy = copy.reopen()
             except EmbedlogError:
                 continue
-            if found is not copy and self._copies.get(copy.node) is copy:
-                self.attach(found)
+            if open_copy is not copy and self._copies.get(copy.node) is copy:
+                self.attach(open_copy)
         return list(self._copies.values())
 
-    def _answering(self) -> list[Copy]:
+    def _answering_copies(self) -> list[Copy]:
         """The attached copies whose directories do not hang, as far as this process knows."""
-        return [copy for copy in self._renewed() if not copy.hangs]
+        return [copy for copy in self._reopen_copies() if not copy.is_hanging]
 
     @property
     def nodes(self) -> tuple[int, ...]:
         """The nodes whose copies are attached."""
         return tuple(sorted(self._copies))
 
-    def copy(self, node: int) -> Copy | None:
+    def attached_copy(self, node: int) -> Copy | None:
         """The attached copy of a directory."""
         return self._copies.get(node)
 
@@ -116,57 +111,59 @@ class DecisionLog:
         """
         return self.view().state
 
-    def view(self) -> View:
+    def view(self) -> DecisionView:
         """As `hint`, with the position and the term of the last record."""
-        for copy, seen in self._by_advance():
-            if seen == self._shown[0]:
+        for copy, facts in self._rank_copies():
+            if facts == self._shown[0]:
                 break
             try:
-                found = self._read(copy, seen[-1])
+                view = self._read_view(copy, facts[-1])
             except EmbedlogError as problem:
-                what = f"the decision log in {copy.partition.path} cannot be read"
+                text = f"the decision log in {copy.partition.path} cannot be read"
                 _logging.report(
-                    logger, logging.INFO, (copy.partition.path, "decisions"), what, problem
+                    logger, logging.INFO, (copy.partition.path, "decisions"), text, problem
                 )
                 continue
-            if found is not None:
-                self._shown = (seen, found)
+            if view is not None:
+                self._shown = (facts, view)
                 break
         return self.last_view()
 
     def is_newest(self, state: State) -> bool:
         """Whether a hint has all decisions that count: a majority of its voters has no record after
-        it (DECISIONLOG-6).
+        it.
 
-        No lock is taken, so it may say no while another process decides.
+        Each record that counts is in the copies of a majority. So a majority without a later record
+        shows that none counts. No lock is taken, so it may say no while another process decides.
         """
         view = self.view()
-        found = set[int]()
-        for copy in self._answering():
+        nodes = set[int]()
+        for copy in self._answering_copies():
             with contextlib.suppress(EmbedlogError):
                 if copy.partition.replica.published()[0].log_end > view.position:
                     return False
                 if not copy.is_other(state) and not promise.read(copy.partition.path).incomplete:
-                    found.add(copy.node)
+                    nodes.add(copy.node)
         voters = frozenset(state.voters) or self._first_voters
-        return view.state is state and 2 * len(found & voters) > len(voters)
+        return view.state is state and 2 * len(nodes & voters) > len(voters)
 
-    def views(self, copies: Iterable[Copy]) -> dict[int, View]:
+    def read_views(self, copies: Iterable[Copy]) -> dict[int, DecisionView]:
         """What copies show with all of their records, of which some may not count. They need not be
         attached.
 
         Unreadable copies are left out.
         """
-        found = dict[int, View]()
+        views = dict[int, DecisionView]()
         for copy in copies:
-            if copy.hangs:
+            if copy.is_hanging:
                 continue
             with contextlib.suppress(EmbedlogError):
-                present = copy.renewed()
-                view = self._read(present, present.partition.replica.published()[0].log_end)
+                open_copy = copy.reopen()
+                end = open_copy.partition.replica.published()[0].log_end
+                view = self._read_view(open_copy, end)
                 if view is not None:
-                    found[copy.node] = view
-        return found
+                    views[copy.node] = view
+        return views
 
     @staticmethod
     def is_continued(copy: Copy, later: Copy) -> bool:
@@ -174,12 +171,14 @@ class DecisionLog:
         cannot be read.
         """
         try:
-            records = _shown_records(copy)
-            return shared_records.agreed_end(records, _shown_records(later)) >= records.end
+            records = _read_shown_records(copy)
+            return (
+                shared_records.find_agreed_end(records, _read_shown_records(later)) >= records.end
+            )
         except (EmbedlogError, shared_records.Unreadable):
             return True
 
-    def last_view(self) -> View:
+    def last_view(self) -> DecisionView:
         """The newest view that this object has read, without access to a directory."""
         shown = self._shown[1]
         view = self._view
@@ -189,35 +188,36 @@ class DecisionLog:
         """A number that rises with each decision that a copy shows: cheap to compare before
         `hint`.
         """
-        return max([self._view.position, *(seen[-1] for _, seen in self._by_advance())])
+        high_watermarks = [facts[-1] for _, facts in self._rank_copies()]
+        return max([self._view.position, *high_watermarks])
 
-    def _by_advance(self) -> list[tuple[Copy, tuple[int, ...]]]:
+    def _rank_copies(self) -> list[tuple[Copy, tuple[int, ...]]]:
         """Each copy that answers, with the facts of its page, the one with the highest watermark
         first.
         """
-        found = []
-        every = self._answering()
-        for copy in every:
+        ranked: list[tuple[Copy, tuple[int, ...]]] = []
+        for copy in self._answering_copies():
             try:
                 now, replica = copy.partition.replica.published()
             except EmbedlogError:
                 continue
-            found.append(
-                (copy, (copy.node, replica.role, now.epoch, now.generation, now.high_watermark))
-            )
-        return sorted(found, key=lambda each: each[1][-1], reverse=True)
+            facts = (copy.node, replica.role, now.epoch, now.generation, now.high_watermark)
+            ranked.append((copy, facts))
+        return sorted(ranked, key=lambda ranked_copy: ranked_copy[1][-1], reverse=True)
 
-    def _read(self, copy: Copy, end: int) -> View | None:
+    def _read_view(self, copy: Copy, end: int) -> DecisionView | None:
         """What a copy shows up to its high watermark; None if its files were replaced meanwhile."""
         epochs = checkpoints.read_epochs(copy.partition.path / file_names.EPOCHS)
         log = copy.partition.replica
         now, _ = log.published()
-        known = [
+        usable_views = [
             view for view in (self._shown[1], self._view) if view.continues_in(now, epochs, end)
         ]
-        view = max(known, key=lambda view: view.position, default=self._view)
-        found = decision_view.brought_to(view, log, now, epochs, end)
-        return found if log.published()[0].generation == now.generation else None
+        earlier = max(usable_views, key=lambda view: view.position, default=self._view)
+        view = decision_view.advance_view(earlier, log, now, epochs, end)
+        if log.published()[0].generation != now.generation:
+            return None
+        return view
 
     # ---- decisions -------------------------------------------------------------------------------
 
@@ -244,10 +244,10 @@ class DecisionLog:
         """As `decide`, for several events in one batch: each is derived from the state after the
         earlier ones.
         """
-        found = self.propose(Steps(steps), deadline_ns, reason=reason)
-        if isinstance(found, Refusal):
-            raise error_of(found)
-        return found
+        outcome = self.propose(Steps(steps), deadline_ns, reason=reason)
+        if isinstance(outcome, Refusal):
+            raise error_of(outcome)
+        return outcome
 
     def propose(
         self, steps: Steps, deadline_ns: int | None = None, *, reason: str = ""
@@ -255,7 +255,7 @@ class DecisionLog:
         """As `decide_all`, but returns the first refusal of a needed event; then no record of the
         events is written.
         """
-        return self._proposed(steps, deadline_ns, reason)
+        return self._propose_events(steps, deadline_ns, reason)
 
     def force(
         self,
@@ -267,14 +267,14 @@ class DecisionLog:
         """Decide without a majority of the old voters: one of the new voters suffices.
         Raises as `decide`.
         """
-        found = self._proposed(
+        outcome = self._propose_events(
             Steps([lambda state, offset: make_event(state)]), deadline_ns, reason, forced=True
         )
-        if isinstance(found, Refusal):
-            raise error_of(found)
-        return found.state
+        if isinstance(outcome, Refusal):
+            raise error_of(outcome)
+        return outcome.state
 
-    def _proposed(
+    def _propose_events(
         self,
         steps: Steps,
         deadline_ns: int | None,
@@ -283,15 +283,16 @@ class DecisionLog:
         forced: bool = False,
         leveling: bool = False,
     ) -> Decided | Refusal:
-        deadline = self._deadline(deadline_ns)
+        until_ns = self._deadline_of(deadline_ns)
         began_ns = system.boot_ns()
-        with locks.holding(self._mutex, deadline, "the decision log"):
-            found, before, events = self._decided(steps, deadline, forced=forced, leveling=leveling)
-        if events:
-            self.observer(
-                Proposal(events, before, found, reason, (system.boot_ns() - began_ns) / 1e9)
+        with locks.holding(self._mutex, until_ns, "the decision log"):
+            outcome, before, events = self._decide_locked(
+                steps, until_ns, forced=forced, leveling=leveling
             )
-        return found
+        if events:
+            spent_s = (system.boot_ns() - began_ns) / 1e9
+            self.observer(Proposal(events, before, outcome, reason, spent_s))
+        return outcome
 
     def settle(self, deadline_ns: int | None = None) -> State:
         """The newest state, in which every record counts: for a process that must act on decisions
@@ -303,38 +304,39 @@ class DecisionLog:
         """Bring every copy that answers to the newest log, by a record without an effect
         (QUORUM-4). Raises as `settle`.
         """
-        self._proposed(Steps([]), deadline_ns, "", leveling=True)
+        self._propose_events(Steps([]), deadline_ns, "", leveling=True)
 
-    def settled(self) -> State:
+    def settled_state(self) -> State:
         """The state at the last decision or settlement of this object: all of its records count."""
         return self._view.state
 
-    def _deadline(self, deadline_ns: int | None) -> int:
-        return (
-            system.boot_ns() + self._timeout_ms * 1_000_000 if deadline_ns is None else deadline_ns
-        )
+    def _deadline_of(self, deadline_ns: int | None) -> int:
+        """The deadline of a call (boot clock, ns); without one, that of this decision log."""
+        if deadline_ns is None:
+            return system.boot_ns() + self._timeout_ms * 1_000_000
+        return deadline_ns
 
-    def _decided(
+    def _decide_locked(
         self, steps: Steps, deadline_ns: int, *, forced: bool = False, leveling: bool = False
     ) -> tuple[Decided | Refusal, State, tuple[Event, ...]]:
         """The outcome, the state before it, and the events."""
-        with self._session(deadline_ns) as session:
+        with self._hold_session(deadline_ns) as session:
             session.forced = forced
             session.leveling = leveling
             while True:
                 try:
                     return session.decide(steps), session.before, session.events
-                except Again:
-                    session.own = Own()
+                except CopyLeftOut:
+                    session.own = OwnDecision()
 
     @scope
-    def _session(self, deadline_ns: int) -> Iterator[Session]:
-        session = Session(self._view, self._own, self._first_voters)
-        self._own = Own()  # unless this session ends well
+    def _hold_session(self, deadline_ns: int) -> Iterator[DecisionSession]:
+        session = DecisionSession(self._view, self._own, self._first_voters)
+        self._own = OwnDecision()  # unless this session ends well
         try:
             with stack() as ends:
                 try:
-                    session.lock(self._renewed(), deadline_ns, ends)
+                    session.lock(self._reopen_copies(), deadline_ns, ends)
                     yield session
                     self._view = session.view
                     self._own = session.own
@@ -348,15 +350,15 @@ class DecisionLog:
                     session.release()
         finally:
             with self._attaching:
-                kept = {
+                detached = {
                     node: problem
                     for node, problem in self._away.items()
                     if node not in self._copies
                 }
-                self._away = kept | session.failed
+                self._away = detached | session.failed
 
 
-def _shown_records(copy: Copy) -> ShownRecords:
-    log = copy.renewed().partition.replica
+def _read_shown_records(copy: Copy) -> ShownRecords:
+    log = copy.reopen().partition.replica
     now, _ = log.published()
     return ShownRecords(copy.node, log, now.log_start, now.log_end)

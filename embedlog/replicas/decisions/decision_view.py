@@ -1,10 +1,8 @@
 """The state of a set as the sum of the records of its decision log, updated from the last position.
 
-VIEW-1  a position with the term of its last record identifies all records below it: copies that
-    agree there agree below
-VIEW-2  a view is used for a log with that term at that position, and with nothing purged after it;
-    else it is rebuilt
-VIEW-3  a batch is applied as a whole
+A position with the term of its last record identifies all records below it: copies that agree there
+agree below. So a view is used for a log with that term at that position, and with nothing purged
+after it; else it is rebuilt. A batch is applied as a whole.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ CHUNK_BYTES: Final = 1 << 20
 NO_TERM: Final = -1
 
 
-class Fetched(Protocol):
+class FetchedBatches(Protocol):
     """Whole checked batches of a copy, as a partition returns them."""
 
     @property
@@ -40,14 +38,14 @@ class Fetched(Protocol):
     def position(self) -> int: ...
 
 
-class Readable(Protocol):
+class ReadableCopy(Protocol):
     """A copy that can be read up to its log end."""
 
-    def read(self, offset: int, max_bytes: int, upto: int | None = None) -> Fetched:
+    def read(self, offset: int, max_bytes: int, upto: int | None = None) -> FetchedBatches:
         """Whole checked batches from the one that holds `offset`."""
 
 
-class View(NamedTuple):
+class DecisionView(NamedTuple):
     """The state after all records below a position, and the term of the last one."""
 
     position: int
@@ -55,7 +53,7 @@ class View(NamedTuple):
     state: State
 
     def continues_in(self, now: Published, epochs: EpochCache, end: int) -> bool:
-        """Whether the records below `end` of a log begin with those of this view (VIEW-2)."""
+        """Whether the records below `end` of a log begin with those of this view."""
         if not max(now.log_start, min(now.purged_to, now.log_end)) <= self.position <= end:
             return False
         return self.term == term_at(epochs, self.position - 1, now.log_start)
@@ -66,34 +64,36 @@ def term_at(epochs: EpochCache, offset: int, log_start: int) -> int:
     return epochs.epoch_for(offset) if offset >= log_start else NO_TERM
 
 
-def brought_to(view: View, copy: Readable, now: Published, epochs: EpochCache, end: int) -> View:
+def advance_view(
+    view: DecisionView, copy: ReadableCopy, now: Published, epochs: EpochCache, end: int
+) -> DecisionView:
     """The view at `end` of a copy's log. Raises CorruptRecordError, UnsupportedFormatError,
     StorageError.
     """
     if not view.continues_in(now, epochs, end):
-        view = View(now.log_start, NO_TERM, State(view.state.cluster_id))
+        view = DecisionView(now.log_start, NO_TERM, State(view.state.cluster_id))
     position = view.position
     state = view.state
     while position < end:
-        found = copy.read(position, CHUNK_BYTES, end)
-        if found.next_offset <= position:
+        fetched = copy.read(position, CHUNK_BYTES, end)
+        if fetched.next_offset <= position:
             raise CorruptRecordError(
-                "the decision log ends too early", path=found.path, expected=end, found=position
+                "the decision log ends too early", path=fetched.path, expected=end, found=position
             )
-        with in_file(found.path, found.position):
-            state = apply_all(state, records_from(found, position))
-        position = found.next_offset
-    return View(position, term_at(epochs, position - 1, now.log_start), state)
+        with in_file(fetched.path, fetched.position):
+            state = apply_all(state, records_from(fetched, position))
+        position = fetched.next_offset
+    return DecisionView(position, term_at(epochs, position - 1, now.log_start), state)
 
 
-def records_from(found: Fetched, position: int) -> list[Record]:
+def records_from(fetched: FetchedBatches, position: int) -> list[Record]:
     """The records from an offset on. Raises CorruptRecordError, UnsupportedFormatError."""
-    return [record for _, record in numbered_from(found, position)]
+    return [record for _, record in numbered_records_from(fetched, position)]
 
 
-def numbered_from(found: Fetched, position: int) -> Iterator[tuple[int, Record]]:
+def numbered_records_from(fetched: FetchedBatches, position: int) -> Iterator[tuple[int, Record]]:
     """As `records_from`, each with its offset."""
-    for columns in decode_parts(found.data, found.batches, columns={"key", "value", "offset"}):
+    for columns in decode_parts(fetched.data, fetched.batches, columns={"key", "value", "offset"}):
         keys = columns.keys
         values = columns.values
         offsets = columns.offsets

@@ -1,10 +1,10 @@
 """The promised term of one copy of the decision log (`docs/protocol.md`, QUORUM-3).
 
-PROMISE-1  the file is on disk when `write` returns, and changes as a whole
-PROMISE-2  a promise never falls. It is no entry of the leader-epoch-checkpoint: a load and a cut
-    remove entries at the log end
-PROMISE-3  a copy is incomplete while it begins again: it may lack records that it had. It counts
-    for no majority until it is level again and synced
+The file is on disk when `write` returns, and changes as a whole. A promise never falls. It is no
+entry of the leader-epoch-checkpoint: a load and a cut remove entries at the log end.
+
+A copy is incomplete while it begins again: it may lack records that it had. It counts for no
+majority until it is level again and synced.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def read(directory: Path) -> Promise:
     data = files.read_bytes(path)
     if data is None:
         return Promise()
-    term, rest = _FILE.decode(path, data)
-    incomplete = rest.get("incomplete")
+    term, fields = _FILE.decode(path, data)
+    incomplete = fields.get("incomplete")
     if type(incomplete) is not bool or term > TERM_MAX:
         raise ForeignDirectoryError(
             f"not a promise; {_REMEDY}", path=path, expected=f"a term up to {TERM_MAX}", found=term

@@ -50,7 +50,7 @@ class Proposal(NamedTuple):
     spent_s: float
 
 
-class Derived(NamedTuple):
+class Derivation(NamedTuple):
     """The events of some steps, and their records. After a refusal of a needed event it is the last
     one.
     """
@@ -60,7 +60,7 @@ class Derived(NamedTuple):
     others: tuple[int, ...] = ()
 
 
-def derived(steps: Steps, state: State, position: int) -> Derived:
+def derive(steps: Steps, state: State, position: int) -> Derivation:
     """What is to be decided at a position of the log: each event is derived from the state after
     the earlier ones.
     """
@@ -68,26 +68,28 @@ def derived(steps: Steps, state: State, position: int) -> Derived:
     events = list[Event]()
     records = list[Record]()
     others = list[int]()
+    # the others are numbered from 0 on, and the needed ones below that
     for number, make_event in enumerate((*steps.needed, *steps.others), -len(steps.needed)):
-        if number >= 0 and len(others) == steps.others_max:
+        is_needed = number < 0
+        if not is_needed and len(others) == steps.others_max:
             break
         try:
             event = make_event(state, position + len(records))
         except EmbedlogError as problem:
-            if number < 0:
+            if is_needed:
                 raise
             logger.info("an event is not decided together with another one: %s", problem)
             continue
-        found = decide(state, event)
-        if isinstance(found, Refusal):
-            if number < 0:
-                return Derived((*events, event), found)
+        event_records = decide(state, event)
+        if isinstance(event_records, Refusal):
+            if is_needed:
+                return Derivation((*events, event), event_records)
             continue
-        if number >= 0:
+        if not is_needed:
             others.append(number)
         events.append(event)
-        records += found
-        for record in found:
+        records += event_records
+        for record in event_records:
             draft.apply(record)
         state = draft.state()
-    return Derived(tuple(events), tuple(records), tuple(others))
+    return Derivation(tuple(events), tuple(records), tuple(others))

@@ -1,7 +1,7 @@
 """The error for each refusal of a decision.
 
-REFUSED-1  a refusal that concerns a caller has a public error; others are a `Refused`, which the
-    set handles itself
+A refusal that concerns a caller has a public error. The others are a `DecisionRefused`, which the
+set handles itself.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from embedlog.errors import (
 from embedlog.replicas.rules.events import Refusal
 
 
-class Refused(StateError):
+class DecisionRefused(StateError):
     """The decision log refuses an event, because the state has changed or the event contradicts
     it.
     """
 
 
-class TopicDeleted(Refused):
+class TopicDeleted(DecisionRefused):
     """A topic was deleted since the offsets of a new name were deleted (TOPICS-8). Never leaves the
     package.
     """
@@ -65,4 +65,4 @@ _ERRORS: Final[dict[Refusal, type[EmbedlogError]]] = {
 
 def error_of(refusal: Refusal) -> EmbedlogError:
     """The error for a refusal; its message begins with the refusal's name."""
-    return _ERRORS.get(refusal, Refused)(f"{refusal.name}: {refusal.value}")
+    return _ERRORS.get(refusal, DecisionRefused)(f"{refusal.name}: {refusal.value}")

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from embedlog.errors import DirectoryInUseError, ReplicaSetError
-from embedlog.replicas.decisions.decision_view import View
+from embedlog.replicas.decisions.decision_view import DecisionView
 from embedlog.replicas.members import registration
 from embedlog.replicas.members.registration import EnteredDirectory
 from embedlog.replicas.rules.state import State
@@ -48,7 +48,7 @@ class Choice(NamedTuple):
     """
 
     node: int
-    view: View
+    view: DecisionView
     strangers: dict[int, str]
     has_majority: bool  # of the voters, which continue in it; the node, too
 
@@ -71,7 +71,7 @@ class Choice(NamedTuple):
 
 def judge(
     entered: Mapping[int, EnteredDirectory],
-    views: Mapping[int, View],
+    views: Mapping[int, DecisionView],
     continues: Callable[[int, int], bool],
 ) -> Judgement | None:
     """Judge the opened directories by what their copies show; None before the first registration of
@@ -102,7 +102,7 @@ def judge(
     return Judgement(chosen.view.state, chosen.has_majority, strangers)
 
 
-def _choice_of(node: int, view: View, entered: Mapping[int, EnteredDirectory]) -> Choice:
+def _choice_of(node: int, view: DecisionView, entered: Mapping[int, EnteredDirectory]) -> Choice:
     strangers = dict[int, str]()
     for judged_node, directory in entered.items():
         reason = _strangeness(directory, view.state)
@@ -129,7 +129,7 @@ def _is_later(choice: Choice, chosen: Choice) -> bool:
     )
 
 
-def advance(view: View) -> tuple[int, int]:
+def advance(view: DecisionView) -> tuple[int, int]:
     """The order of the states that copies show."""
     return view.term, view.position
 

@@ -136,8 +136,8 @@ def enter(make: MakeDirectory, path: Path, *, again: bool = False) -> OpenMember
             own.node,
             directory.open_decision_log(is_new_member=is_new_member),
             log_directory.config.file_mode,
-            decided=log_directory.touch,
-            present=directory.reopen_decision_log,
+            wake_followers=log_directory.touch,
+            find_partition=directory.reopen_decision_log,
             directory=UUID(bytes=id_bytes(own.own.directory_id)),
             openings=own.openings,
         )

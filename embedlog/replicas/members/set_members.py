@@ -48,9 +48,9 @@ from embedlog.errors import (
     ReplicaSetError,
     StorageError,
 )
-from embedlog.replicas.decisions.copy_renewal import damaged_copies, renew_copy
+from embedlog.replicas.decisions.copy_renewal import find_damaged_copies, renew_copy
 from embedlog.replicas.decisions.decision_log import DecisionLog
-from embedlog.replicas.decisions.decision_view import View
+from embedlog.replicas.decisions.decision_view import DecisionView
 from embedlog.replicas.decisions.proposals import Proposal
 from embedlog.replicas.members import adoption, judgement, member_directories, registration
 from embedlog.replicas.members import membership as members
@@ -232,7 +232,7 @@ class SetMembers:
         )
         self.decisions.observer = self._observer
         nodes = {member.node for member in recorded.members}
-        views = self.decisions.views(opened.copy for opened in self._opened.values())
+        views = self.decisions.read_views(opened.copy for opened in self._opened.values())
         newest_view = max(views.values(), key=judgement.advance, default=self.decisions.last_view())
         written = newest_view.state
         added = [
@@ -538,7 +538,7 @@ class SetMembers:
 
         Raises ReplicaSetError if none continues, or if a set is to begin again that continues.
         """
-        views = self.decisions.views(opened.copy for opened in self._opened.values())
+        views = self.decisions.read_views(opened.copy for opened in self._opened.values())
         entered = {node: self._present_entry(opened) for node, opened in self._opened.items()}
         if self._restored:
             judgement.check_restored(
@@ -572,21 +572,21 @@ class SetMembers:
             self.decisions.attach(copy)
         self._unjudged = prepared
 
-    def _views_of_others(self) -> dict[int, View]:
+    def _views_of_others(self) -> dict[int, DecisionView]:
         """What the copies show of directories that could not be opened, because a lock in them is
         not free: a put back directory must not lead beside them.
         """
-        views = dict[int, View]()
+        views = dict[int, DecisionView]()
         for path in self._not_entered:
             with contextlib.suppress(EmbedlogError):
                 views |= self.workers.run_at(path, partial(self._views_in, path))
         return views
 
-    def _views_in(self, path: Path) -> dict[int, View]:
+    def _views_in(self, path: Path) -> dict[int, DecisionView]:
         """What the copy in a directory shows without its locks; nothing if it is a stranger."""
         opened = member_directories.enter(partial(self.make, reading=True), path)
         try:
-            views = self.decisions.views([opened.copy])
+            views = self.decisions.read_views([opened.copy])
             own = registration.entry_in_file(opened.path, opened.entered.membership)
             return {
                 node: view
@@ -688,7 +688,7 @@ class SetMembers:
                 self.directories, self.decisions, place, state.topics[topic_id].name
             )
             try:
-                observations[place] = replicas.observed(partition)
+                observations[place] = replicas.leaders.observe_replicas(partition)
             except DAMAGE as problem:  # each access to this partition meets it again
                 logger.warning(
                     "the only replica of %s that is in sync is damaged: %s", replicas.name, problem
@@ -798,7 +798,7 @@ class SetMembers:
             for node, opened in self._opened.copy().items()
             if self.directories.get(node) is not None and node not in self._unjudged
         }
-        for node, damage in damaged_copies(self.decisions, copies).items():
+        for node, damage in find_damaged_copies(self.decisions, copies).items():
             try:
                 self.renew_copy(node, damage)
             except EmbedlogError as problem:

@@ -15,7 +15,11 @@ from uuid import UUID
 
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, in_file
-from embedlog.replicas.decisions.decision_view import CHUNK_BYTES, Fetched, numbered_from
+from embedlog.replicas.decisions.decision_view import (
+    CHUNK_BYTES,
+    FetchedBatches,
+    numbered_records_from,
+)
 from embedlog.replicas.rules.records import (
     NO_LEADER,
     TOPIC,
@@ -39,7 +43,7 @@ class DecisionCopy(Protocol):
     """A copy of the decision log."""
 
     def published(self) -> tuple[Published, object]: ...
-    def read(self, offset: int, max_bytes: int, upto: int | None = None) -> Fetched: ...
+    def read(self, offset: int, max_bytes: int, upto: int | None = None) -> FetchedBatches: ...
 
 
 class RecentDecision(NamedTuple):
@@ -98,9 +102,9 @@ def _has_change(batch: _Batch) -> bool:
     return not all(isinstance(record, (NoOp, Tombstone)) for record in batch.records)
 
 
-def _batches_of(chunk: Fetched, position: int) -> Iterator[_Batch]:
+def _batches_of(chunk: FetchedBatches, position: int) -> Iterator[_Batch]:
     """The batches from a position on."""
-    records = list(numbered_from(chunk, position))
+    records = list(numbered_records_from(chunk, position))
     offsets = [offset for offset, _ in records]
     for row in chunk.batches:
         base = int(row["base_offset"])

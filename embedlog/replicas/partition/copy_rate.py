@@ -1,15 +1,12 @@
 """This module limits the bytes per second of copies out of a directory and into it, for all
 processes together.
 
-COPYRATE-1  a word of the directory's control page has the time from which the next chunk may be
-    copied. A chunk moves it by its size, divided by the rate: all processes share one rate. Time
-    without copies counts for the last seconds only
-COPYRATE-2  a chunk is reserved before its copy, under the directory lock, and paid after it. A
-    process that is killed in between leaves a reservation that ends by itself
-COPYRATE-3  a time that no chunk at this rate could have caused is of another boot or of a lower
-    rate. It does not count
-COPYRATE-4  a throttle concerns replicas outside the ISR: copies to its members keep records
-    committed
+A word of the directory's control page has the time from which the next chunk may be copied. A chunk
+moves it by its size, divided by the rate: all processes share one rate. Time without copies counts
+for the last seconds only. A chunk is reserved before its copy, under the directory lock, and paid
+after it. A process that is killed in between leaves a reservation that ends by itself.
+
+A throttle concerns replicas outside the ISR: copies to its members keep records committed.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
 SECOND_NS: Final = 1_000_000_000
 CREDIT_NS: Final = 3 * SECOND_NS  # longer than the pause between two rounds of a housekeeper
 RESERVED_NS: Final = SECOND_NS
-CHUNK_MAX_BYTES: Final = 8 << 20  # more than a chunk has, for COPYRATE-3
+CHUNK_MAX_BYTES: Final = 8 << 20  # more than a chunk has
 # words of the directory's control page
 COPIES_OUT = 17
 COPIES_IN = 18
@@ -51,7 +48,8 @@ class CopyRate:
                 next_ns = max(self._next_ns(rate), now_ns - CREDIT_NS)
                 if next_ns > now_ns:
                     return None
-                if (page := self._directory.context.directory_page) is not None:
+                page = self._directory.context.directory_page
+                if page is not None:
                     page.set(self._word, now_ns + RESERVED_NS)
                 return now_ns + RESERVED_NS - next_ns
         except LockTimeoutError:
@@ -60,12 +58,20 @@ class CopyRate:
 
     def pay(self, rate: int, size: int, reserved_ns: int) -> None:
         """Replace the reservation of a chunk by its size."""
-        if (page := self._directory.context.directory_page) is not None:
+        page = self._directory.context.directory_page
+        if page is not None:
             page.add(self._word, size * SECOND_NS // rate - reserved_ns)
 
     def _next_ns(self, rate: int) -> int:
+        """The time from which the next chunk may be copied; 0 if there is none.
+
+        A time that no chunk at this rate could have caused is of another boot or of a lower rate.
+        It does not count.
+        """
         page = self._directory.context.directory_page
-        next_ns = 0 if page is None else page.word(self._word)
+        if page is None:
+            return 0
+        next_ns = page.word(self._word)
         latest_ns = clock_ns() + CHUNK_MAX_BYTES * SECOND_NS // rate + RESERVED_NS
         return next_ns if next_ns <= latest_ns else 0
 
@@ -73,7 +79,7 @@ class CopyRate:
 class RateLimit(NamedTuple):
     """A rate of a directory that applies to a copy."""
 
-    of: CopyRate
+    copies: CopyRate
     rate: int  # bytes per second
 
 
@@ -87,7 +93,7 @@ class Throttle:
     def claim(self) -> bool:
         """Whether the next chunk may be copied now: then `pay` follows."""
         for limit in self._limits:
-            reserved_ns = limit.of.claim(limit.rate)
+            reserved_ns = limit.copies.claim(limit.rate)
             if reserved_ns is None:
                 self.pay(0)
                 return False
@@ -97,7 +103,7 @@ class Throttle:
     def pay(self, size: int) -> None:
         """Count a copied chunk."""
         for limit, reserved_ns in self._claimed:
-            limit.of.pay(limit.rate, size, reserved_ns)
+            limit.copies.pay(limit.rate, size, reserved_ns)
         self._claimed.clear()
 
 

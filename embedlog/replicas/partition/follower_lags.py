@@ -1,13 +1,10 @@
 """This module measures how long the followers of one partition lag, while this process copies to
 them.
 
-FOLLOWERLAG-1  each chunk of a copy is a look. A follower that does not catch up for
-    `replica.lag.time.max.ms` is reported: its disk answers, but it is slower than the leader is
-    written
-FOLLOWERLAG-2  time in which this process does not copy to a follower does not count: a pause of the
-    copying process is no lag
-FOLLOWERLAG-3  a copy ends at its deadline (or earlier: `work_end`), after the chunk in
-    progress; also one that begins later copies a chunk
+Each chunk of a copy is a look at its follower. One that does not catch up for
+`replica.lag.time.max.ms` is reported: its disk answers, but it is slower than the leader is
+written. Time in which this process does not copy to a follower does not count: a pause of the
+copying process is no lag.
 """
 
 from __future__ import annotations
@@ -28,10 +25,12 @@ class LateFollower(Exception):
     """The follower did not catch up in time. Never leaves the package."""
 
 
-class _Known(NamedTuple):
-    found: CaughtUp
-    active_ns: int  # the time of the last look
-    pauses_ns: int
+class _Look(NamedTuple):
+    """What the last look at a follower showed."""
+
+    caught_up: CaughtUp
+    time_ns: int  # of the look
+    pauses_ns: int  # time without a copy to it, so far
 
 
 class FollowerLags:
@@ -39,7 +38,7 @@ class FollowerLags:
 
     def __init__(self, limit_ns: int) -> None:
         self._limit_ns = limit_ns
-        self._known: dict[int, _Known] = {}
+        self._looks: dict[int, _Look] = {}
         self._mutex = threading.Lock()
 
     @property
@@ -51,39 +50,44 @@ class FollowerLags:
         """A function for one copy, to be called with the follower's log end before and after each
         chunk.
 
-        It returns whether the copy may continue, and raises LateFollower.
+        It returns whether the copy may continue, and raises LateFollower. A copy ends at its
+        deadline, or earlier if this thread has other work, after the chunk in progress. One that
+        begins later copies a chunk, too.
         """
-        working = False
+        has_begun = False
 
-        def step(at: int) -> bool:
-            nonlocal working
-            first = not working
-            working = True
-            if self._observe(node, at, leader_end(), working=not first):
+        def step(follower_end: int) -> bool:
+            nonlocal has_begun
+            is_first = not has_begun
+            has_begun = True
+            if self._is_late(node, follower_end, leader_end(), working=not is_first):
                 raise LateFollower
-            return first or system.boot_ns() < work_end(deadline_ns)
+            return is_first or system.boot_ns() < work_end(deadline_ns)
 
         return step
 
     def forget(self, node: int) -> None:
         """The follower left the ISR: if it joins again, its time begins again."""
         with self._mutex:
-            self._known.pop(node, None)
+            self._looks.pop(node, None)
 
-    def _observe(self, node: int, follower_end: int, leader_end: int, *, working: bool) -> bool:
-        """Whether the follower is late now. `working`: the time since the last look was spent with
-        a copy to it.
+    def _is_late(self, node: int, follower_end: int, leader_end: int, *, working: bool) -> bool:
+        """Whether the follower is late at this look, which is noted. `working`: the time since the
+        last look was spent with a copy to it.
         """
         now_ns = clock_ns()
         with self._mutex:
-            known = self._known.get(node)
-            if known is None:
-                self._known[node] = _Known(lag.begin(leader_end, now_ns), now_ns, 0)
+            last = self._looks.get(node)
+            if last is None:
+                self._looks[node] = _Look(lag.begin(leader_end, now_ns), now_ns, 0)
                 return False
-            pauses_ns = known.pauses_ns + (0 if working else max(0, now_ns - known.active_ns))
-            found = lag.observe(known.found, follower_end, leader_end, now_ns - pauses_ns)
-            self._known[node] = _Known(found, now_ns, pauses_ns)
-        return lag.is_late(found, follower_end, leader_end, now_ns - pauses_ns, self._limit_ns)
+            pauses_ns = last.pauses_ns
+            if not working:
+                pauses_ns += max(0, now_ns - last.time_ns)
+            working_ns = now_ns - pauses_ns
+            caught_up = lag.observe(last.caught_up, follower_end, leader_end, working_ns)
+            self._looks[node] = _Look(caught_up, now_ns, pauses_ns)
+        return lag.is_late(caught_up, follower_end, leader_end, working_ns, self._limit_ns)
 
 
 def clock_ns() -> int:

@@ -1,11 +1,7 @@
 """This module puts several replicas of one partition on stable storage at the same time.
 
-PARALLELSYNC-1  the slowest directory determines the time (REPLICA-14); an error belongs to one
-    directory (`storage/parallel_syncs`)
-PARALLELSYNC-2  a member that fails between the commit and the sync leaves the ISR before the others
-    are enough
-PARALLELSYNC-3  the durable offset of an ISR comes from one reading of the leader's page, and one
-    look at each member
+The slowest directory determines the time (REPLICA-14), and an error belongs to one directory. A
+member that fails between the commit and the sync leaves the ISR before the others are enough.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from embedlog._native import system
 from embedlog.errors import EmbedlogError
-from embedlog.replicas.partition.leaders import Leader, LeaderChanged
+from embedlog.replicas.partition.leader import Leader, LeaderChanged
 from embedlog.storage.parallel_syncs import sync_together
 
 if TYPE_CHECKING:
@@ -28,13 +24,17 @@ NEVER: Final = 2**63 - 1  # flush.messages when no append waits for a sync
 def durable_offset(replicas: PartitionReplicas, leader: Leader) -> int:
     """The smallest durable offset of the maximal ISR; 0 if a member is not reached or known. Raises
     LeaderChanged.
+
+    The leader's page is read once, and each member is looked for once: one that returns meanwhile
+    may have synced nothing.
     """
-    if replicas.read_only:
-        return min(each.durable_offset for _, each in replicas.in_sync(leader))
-    nodes, unknown = replicas.maximal_isr(leader)
-    # once: a member that returns now may have synced nothing
-    members = [replicas.reached(node) for node in nodes]
-    return 0 if unknown else min(0 if each is None else each.durable_offset for each in members)
+    if replicas.members.read_only:
+        return min(replica.durable_offset for _, replica in replicas.in_sync.find_replicas(leader))
+    nodes, unknown_count = replicas.in_sync.maximal_isr(leader)
+    members = [replicas.members.find_replica(node) for node in nodes]
+    if unknown_count or None in members:
+        return 0
+    return min(replica.durable_offset for replica in members if replica is not None)
 
 
 def sync_all(
@@ -45,15 +45,17 @@ def sync_all(
 
     Errors that belong to no directory are raised after every sync has ended.
     """
-    due = [(node, each) for node, each in replicas if each.durable_offset < end]
+    due = [(node, replica) for node, replica in replicas if replica.durable_offset < end]
     if not due:
         return {}
-    problems = sync_together([(each, end) for _, each in due], deadline_ns)
-    found = {node: problem for (node, _), problem in zip(due, problems, strict=True)}
-    for problem in found.values():
-        if problem is not None and not isinstance(problem, EmbedlogError):
+    problems = sync_together([(replica, end) for _, replica in due], deadline_ns)
+    failures: dict[int, EmbedlogError] = {}
+    for (node, _), problem in zip(due, problems, strict=True):
+        if isinstance(problem, EmbedlogError):
+            failures[node] = problem
+        elif problem is not None:
             raise problem
-    return {node: problem for node, problem in found.items() if isinstance(problem, EmbedlogError)}
+    return failures
 
 
 def commit_and_sync(
@@ -63,25 +65,25 @@ def commit_and_sync(
     others are enough.
 
     Raises LeaderChanged if that of the leader fails, and the errors of a commit. It ends at the
-    deadline.
+    deadline, although a sync may go on.
     """
     while True:
-        replicas.commit(leader, end, deadline_ns)
-        failed = sync_all(
-            replicas.in_sync(leader, deadline_ns), end, replicas.lock_deadline(deadline_ns)
-        )
-        for problem in failed.values():
-            replicas.blame(problem, deadline_ns)
-        if leader.node in failed:
+        replicas.in_sync.commit(leader, end, deadline_ns)
+        in_sync = replicas.in_sync.find_replicas(leader, deadline_ns)
+        failures = sync_all(in_sync, end, replicas.members.lock_deadline(deadline_ns))
+        for problem in failures.values():
+            replicas.members.blame(problem, deadline_ns)
+        if leader.node in failures:
             raise LeaderChanged
-        if not failed:
+        if not failures:
             return
         if system.boot_ns() >= deadline_ns:
-            raise next(iter(failed.values()))
+            raise next(iter(failures.values()))
 
 
 def sync_if_due(replicas: PartitionReplicas, leader: Leader, end: int, deadline_ns: int) -> None:
     """As `commit_and_sync`, if `flush.messages` requires it in a directory of the ISR."""
-    durable = min(each.durable_offset for _, each in replicas.in_sync(leader, deadline_ns))
+    in_sync = replicas.in_sync.find_replicas(leader, deadline_ns)
+    durable = min(replica.durable_offset for _, replica in in_sync)
     if end - durable >= leader.partition.config.flush_messages:
         commit_and_sync(replicas, leader, end, deadline_ns)

@@ -1,12 +1,8 @@
-"""This module uses the replicas of one partition in the open directories: those that answer, and
-the failures of the others.
+"""This module uses the replicas of one partition in the open directories: those that answer, the
+failures of the others, and what the decisions say about them.
 
-PARTITIONDIRECTORY-1  an error of a directory concerns all of its partitions. An error of the
-    process is raised
-PARTITIONDIRECTORY-2  damage concerns one replica, which rests for a while: the other partitions of
-    its directory stay in use
-PARTITIONDIRECTORY-3  a missing or malformed file of a partition, or a newer topic id, is damage of
-    this replica, unless its whole directory is missing
+An error of a directory concerns all of its partitions. Damage concerns one replica, which rests for
+a while: the other partitions of its directory stay in use. An error of the process is raised.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from embedlog import _logging
-from embedlog._native import system
+from embedlog._native import replication, system
 from embedlog.errors import (
     CorruptRecordError,
     EmbedlogError,
@@ -30,6 +26,7 @@ from embedlog.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
+from embedlog.replicas.decisions.proposals import Steps
 from embedlog.replicas.members.open_directories import (
     DAMAGE,
     Damage,
@@ -37,7 +34,8 @@ from embedlog.replicas.members.open_directories import (
     OpenDirectory,
 )
 from embedlog.replicas.partition.copy_rate import RateLimit, Throttle, is_throttled
-from embedlog.replicas.rules.events import Place, Refusal
+from embedlog.replicas.partition.leader import Leader
+from embedlog.replicas.rules.events import Place, RaiseEpoch, Refusal
 from embedlog.replicas.rules.records import NO_LEADER
 from embedlog.replicas.rules.records import Partition as Decided
 from embedlog.storage.call_deadline import NEVER_NS, bound_deadline, wait_end
@@ -69,7 +67,7 @@ class Decisions(Protocol):
     def settle(self, deadline_ns: int | None = None) -> State:
         """The newest state, in which every record counts. Raises NotEnoughDirectoriesError."""
 
-    def settled(self) -> State:
+    def settled_state(self) -> State:
         """The state at the last decision or settlement of this process: all of its records count,
         and later ones may exist.
         """
@@ -120,10 +118,10 @@ class PartitionDirectories:
         thread has other work.
         """
         now_ns = system.boot_ns()
-        until = wait_end(deadline_ns)
-        if now_ns >= until:
+        until_ns = wait_end(deadline_ns)
+        if now_ns >= until_ns:
             return False
-        self._directories.wait(version, min(until, now_ns + CHECK_NS), tails)
+        self._directories.wait(version, min(until_ns, now_ns + CHECK_NS), tails)
         return True
 
     @property
@@ -137,7 +135,7 @@ class PartitionDirectories:
         """
         return self._directories.worker(node)
 
-    def making(self, node: int) -> Make:
+    def maker_of(self, node: int) -> Make:
         """What makes calls that change the replica of a node."""
         return self._directories.maker_of(node)
 
@@ -145,62 +143,73 @@ class PartitionDirectories:
         """The time until which one lock is waited for."""
         return self._directories.lock_deadline(deadline_ns)
 
-    def throttle(self, config: TopicConfig, source: int, target: int, rate: int | None) -> Throttle:
+    def make_throttle(
+        self, config: TopicConfig, source: int, target: int, rate: int | None
+    ) -> Throttle:
         """The limits of copies to a replica outside the ISR: of its topic, and the `rate` of a
         reassignment.
         """
-        out, into = self._directories.rates
-        limits = []
-        named = is_throttled(config.leader_replication_throttled_replicas, self.number, source)
-        rates = [each for each in (out if named else None, rate) if each is not None]
-        found = self._directories.member(source)
-        if rates and found is not None and found.directory is not None:
-            limits.append(RateLimit(found.directory.copies_out, min(rates)))
-        named = is_throttled(config.follower_replication_throttled_replicas, self.number, target)
-        found = self._directories.member(target)
-        if into is not None and named and found is not None and found.directory is not None:
-            limits.append(RateLimit(found.directory.copies_in, into))
+        out_rate, in_rate = self._directories.rates
+        limits = list[RateLimit]()
+        rates = list[int]()
+        throttled_sources = config.leader_replication_throttled_replicas
+        if out_rate is not None and is_throttled(throttled_sources, self.number, source):
+            rates.append(out_rate)
+        if rate is not None:
+            rates.append(rate)
+        member = self._directories.member(source)
+        if rates and member is not None and member.directory is not None:
+            limits.append(RateLimit(member.directory.copies_out, min(rates)))
+        throttled_targets = config.follower_replication_throttled_replicas
+        if in_rate is not None and is_throttled(throttled_targets, self.number, target):
+            member = self._directories.member(target)
+            if member is not None and member.directory is not None:
+                limits.append(RateLimit(member.directory.copies_in, in_rate))
         return Throttle(limits)
 
-    def deleted(self) -> bool:
+    def is_deleted(self) -> bool:
         """Whether the topic was deleted, as far as one copy of the decision log shows."""
         return self._place not in self._decisions.hint().partitions
 
-    def usable(self, node: int) -> OpenDirectory | None:
+    def usable_directory(self, node: int) -> OpenDirectory | None:
         """The directory of a node if this process uses its replica now, otherwise None."""
         damage = self.damaged.get(node)
-        return None if damage is not None and damage.is_resting() else self._directories.get(node)
+        if damage is not None and damage.is_resting():
+            return None
+        return self._directories.get(node)
 
     def is_open(self, node: int) -> bool:
         """Whether the directory of a node is usable, although the replica in it may be damaged."""
         return self._directories.get(node) is not None
 
-    def reached(self, node: int, *, damaged: bool = False) -> Partition | None:
+    def find_replica(self, node: int, *, damaged: bool = False) -> Partition | None:
         """The replica of a node; None if its directory is away or fails, or if it rests after
         damage, unless `damaged`.
         """
-        member = self._directories.get(node) if damaged else self.usable(node)
+        member = self._directories.get(node) if damaged else self.usable_directory(node)
+        if member is None:
+            return None
         try:
-            return None if member is None else self._partition(member)
+            return self.open_replica(member)
         except EmbedlogError as problem:
             self.blame(problem)
             return None
 
-    def unloaded(self) -> dict[int, EmbedlogError]:
+    def find_load_problems(self) -> dict[int, EmbedlogError]:
         """The members of the decided ISR whose directory is usable, and whose replica cannot be
-        loaded.
+        loaded, with the reasons.
         """
-        found: dict[int, EmbedlogError] = {}
-        for node in self.decided(self._decisions.hint()).isr:
+        problems: dict[int, EmbedlogError] = {}
+        for node in self.find_decision(self._decisions.hint()).isr:
             member = self._directories.get(node)
             try:
                 if member is not None:
-                    self._partition(member).published()
+                    self.open_replica(member).published()
             except DAMAGE as problem:
-                found[node] = problem
-        return found
+                problems[node] = problem
+        return problems
 
-    def lacks(self, end: int) -> bool:
+    def has_lost(self, end: int) -> bool:
         """Whether every member of the decided ISR is reached, and none has the records below `end`:
         they are lost.
 
@@ -209,14 +218,17 @@ class PartitionDirectories:
         """
         with suppress(EmbedlogError):
             state = self._decisions.hint()
-            members = [self.reached(node) for node in self.decided(state).isr]
-            lacking = all(
-                member is not None and member.published().log_end < end for member in members
+            replicas = [self.find_replica(node) for node in self.find_decision(state).isr]
+            are_lost = all(
+                replica is not None and replica.published().log_end < end for replica in replicas
             )
-            return lacking and self._decisions.is_newest(state)
+            return are_lost and self._decisions.is_newest(state)
         return False
 
-    def _partition(self, member: OpenDirectory) -> Partition:
+    def open_replica(self, member: OpenDirectory) -> Partition:
+        """The replica in a directory. Raises LeaderNotAvailableError, and the errors of the
+        directory.
+        """
         if member.directory is None:
             raise LeaderNotAvailableError(f"the directory of node {member.node} is away")
         directory = member.directory
@@ -224,91 +236,152 @@ class PartitionDirectories:
             self._place, self.topic
         ):
             return directory.replica(self._place, self.topic, self._decisions.hint)
-        opened = partial(directory.replica, self._place, self.topic, self._decisions.hint)
-        return self._directories.run_at(member.node, opened, slow=True)
+        open_replica = partial(directory.replica, self._place, self.topic, self._decisions.hint)
+        return self._directories.run_at(member.node, open_replica, slow=True)
 
-    def _loaded(self, member: OpenDirectory) -> Partition:
+    def load_replica(self, member: OpenDirectory) -> Partition:
         """The replica, with its files loaded in the thread of its directory."""
-        partition = self._partition(member)
+        partition = self.open_replica(member)
         if partition.mapped_page is None:
             self._directories.run_at(member.node, partition.published, slow=True)
         return partition
 
-    def learn(self, decided: Decided) -> None:
+    def open_new_members(self, decided: Decided) -> None:
         """Open the directories of replicas that another process has added to the set."""
         if any(self._directories.member(node) is None for node in decided.replicas):
             self._directories.follow()
 
-    def decided(self, state: State) -> Decided:
+    # ---- the decisions ---------------------------------------------------------------------------
+
+    def find_decision(self, state: State) -> Decided:
         """The decision of a state about this partition. Raises UnknownTopicOrPartitionError: the
         topic was deleted.
         """
-        found = state.partitions.get(self._place)
-        if found is None:  # its decision was there when this object was made
+        decided = state.partitions.get(self._place)
+        if decided is None:  # its decision was there when this object was made
             raise UnknownTopicOrPartitionError(
                 f"topic {self.topic} was deleted", found=f"no decision about {self.name}"
             )
-        return found
+        return decided
 
-    def _unavailable(self, decided: Decided | None, reason: str) -> LeaderNotAvailableError:
-        nodes = sorted(decided.replicas) if decided is not None else ()
-        states = [f"{node}: {self._reason(node)}" for node in nodes]
-        text = f"no replica of {self.name} leads before the deadline"
-        if decided is not None and decided.foreign and decided.leader == NO_LEADER:
-            known = self._decisions.hint().nodes
-            named = ", ".join(
-                f"{node} ({known[node].path if node in known else 'retired'})"
-                for node in decided.foreign
-            )
-            text += (
-                f": node {named} was replaced, or begins from a copy, and may lack acknowledged "
-                "records. Bring back a directory"
-                " that has them, or select a leader by elect(topic, partition, unclean=True, "
-                "node=…)"
-            )
-        return LeaderNotAvailableError(
-            f"{text}; {reason}" if reason else text, found="; ".join(states) or None
+    def decided_epoch(self) -> int:
+        """The leader epoch of the newest decision. Raises UnknownTopicOrPartitionError."""
+        return self.find_decision(self._decisions.hint()).leader_epoch
+
+    def is_replaced(self, leader: Leader) -> bool:
+        """Whether a decision has another leader, or the topic was deleted. The page of a failed
+        leader need not show it.
+        """
+        decided = self._decisions.hint().partitions.get(self._place)
+        return decided is None or decided.leader_epoch > leader.epoch
+
+    def is_leading(self, leader: Leader) -> bool:
+        """Whether the page still shows this leader. Raises StorageError."""
+        now, replica = leader.partition.replica.published()
+        return (
+            replica.role == replication.ROLE_LEADER
+            and now.epoch == leader.epoch
+            and not self.is_replaced(leader)
         )
 
-    def _reason(self, node: int) -> str:
-        member = next((each for each in self._directories if each.node == node), None)
+    def raise_epoch_above(self, replica: Partition, epoch: int, deadline_ns: int) -> bool:
+        """Whether a replica has a page with a later epoch than this one; the leader epoch is above
+        it then.
+
+        A page that was made from files may have an epoch above the decided one, begun by a broker
+        or a process without the set.
+        """
+        now, page_replica = replica.replica.published()
+        if page_replica.role != replication.ROLE_NONE or now.epoch <= epoch:
+            return False
+        event = RaiseEpoch(self._place, now.epoch)
+        self._decisions.propose(
+            Steps([lambda state, offset: event]),
+            deadline_ns,
+            reason=f"a replica that was written without the set is in epoch {now.epoch}",
+        )
+        return True
+
+    def find_in_rack(self, rack: str) -> tuple[int, tuple[int, ...]]:
+        """The leader epoch of the newest decision, and the followers of its ISR in a rack: none if
+        the leader is there.
+        """
+        state = self._decisions.hint()
+        decided = state.partitions.get(self._place)
+        if decided is None or decided.leader == NO_LEADER:
+            return -1, ()
+        nodes = tuple(
+            node for node in decided.isr if node in state.nodes and state.nodes[node].rack == rack
+        )
+        if decided.leader in nodes:
+            return decided.leader_epoch, ()
+        return decided.leader_epoch, nodes
+
+    # ---- messages --------------------------------------------------------------------------------
+
+    def unavailable_error(self, decided: Decided | None, reason: str) -> LeaderNotAvailableError:
+        text = f"no replica of {self.name} leads before the deadline"
+        states = list[str]()
+        if decided is not None:
+            if decided.foreign and decided.leader == NO_LEADER:
+                text += f": {self._describe_foreign(decided.foreign)}"
+            states = [f"{node}: {self.describe_node(node)}" for node in sorted(decided.replicas)]
+        if reason:
+            text += f"; {reason}"
+        return LeaderNotAvailableError(text, found="; ".join(states) or None)
+
+    def _describe_foreign(self, nodes: Sequence[int]) -> str:
+        """Why replicas in replaced directories are not elected, and the way out."""
+        registered = self._decisions.hint().nodes
+        names = list[str]()
+        for node in nodes:
+            directory = registered[node].path if node in registered else "retired"
+            names.append(f"{node} ({directory})")
+        return (
+            f"node {', '.join(names)} was replaced, or begins from a copy, and may lack "
+            "acknowledged records. Bring back a directory that has them, or select a leader by "
+            "elect(topic, partition, unclean=True, node=…)"
+        )
+
+    def describe_node(self, node: int) -> str:
+        member = next((member for member in self._directories if member.node == node), None)
         if member is None:
             return "not registered"
-        if self.usable(node) is None and self.is_open(node):
+        if self.usable_directory(node) is None and self.is_open(node):
             return "its replica is damaged"
-        return member.problem or ("usable" if member.directory is not None else "away")
+        if member.problem:
+            return member.problem
+        return "usable" if member.directory is not None else "away"
 
     # ---- failures --------------------------------------------------------------------------------
 
-    def failing(self, problem: EmbedlogError) -> int | None:
+    def find_failed_node(self, problem: EmbedlogError) -> int | None:
         """The node that `blame` returns for an error; nothing is noted. None if it belongs to this
         process.
         """
-        return self._directories.blame(problem, missing=not self.deleted())
+        return self._directories.blame(problem, missing=not self.is_deleted())
 
     def blame(self, problem: EmbedlogError, deadline_ns: int | None = None) -> int:
-        """The node whose directory fails. Raises the error if it belongs to this process
-        (PARTITIONDIRECTORY-1).
+        """The node whose directory fails. Raises the error if it belongs to this process.
 
         A lock for which the caller did not wait long enough shows nothing about its directory: it
         is raised at the deadline. Damage without another replica in the ISR is raised too: no
         election could help.
         """
-        until = bound_deadline(NEVER_NS if deadline_ns is None else deadline_ns)
-        if isinstance(problem, LockTimeoutError) and system.boot_ns() >= until:
+        until_ns = bound_deadline(NEVER_NS if deadline_ns is None else deadline_ns)
+        if isinstance(problem, LockTimeoutError) and system.boot_ns() >= until_ns:
             raise problem
-        node = self._directories.blame(problem, missing=not self.deleted())
+        node = self._directories.blame(problem, missing=not self.is_deleted())
         if node is None:
             raise problem
-        decided = self.decided(self._decisions.hint())
-        absent = isinstance(problem, UnknownTopicOrPartitionError) or self._is_missing_file(problem)
-        gone = self._directories.loss_of(node) if absent else None
-        problem = gone or problem
-        if (
-            isinstance(problem, CorruptRecordError)
-            or (absent and gone is None)
-            or self._is_unreadable(problem)
-        ):
+        decided = self.find_decision(self._decisions.hint())
+        is_absent = isinstance(problem, UnknownTopicOrPartitionError) or self._is_missing_file(
+            problem
+        )
+        missing_directory = self._directories.loss_of(node) if is_absent else None
+        problem = missing_directory or problem
+        is_damage = isinstance(problem, CorruptRecordError) or self._is_unreadable(problem)
+        if is_damage or (is_absent and missing_directory is None):
             if decided.isr == (node,) and not decided.elr:
                 raise problem
             if node in decided.replicas:
@@ -319,7 +392,9 @@ class PartitionDirectories:
         return node
 
     def _is_unreadable(self, problem: EmbedlogError) -> bool:
-        """Whether a file with facts of this partition cannot be read (PARTITIONDIRECTORY-3)."""
+        """Whether a file with facts of this partition cannot be read: that is damage of this
+        replica.
+        """
         return (
             isinstance(problem, ForeignDirectoryError)
             and problem.path is not None
@@ -327,12 +402,14 @@ class PartitionDirectories:
         )
 
     def _is_missing_file(self, problem: EmbedlogError) -> bool:
-        """Whether a file of this partition is missing (PARTITIONDIRECTORY-3)."""
-        inside = problem.path is not None and self.name in (
-            Path(problem.path).name,
-            Path(problem.path).parent.name,
-        )
-        return inside and isinstance(problem, StorageError) and problem.errno == errno.ENOENT
+        """Whether a file of this partition is missing: that is damage of this replica, unless its
+        whole directory is missing.
+        """
+        if problem.path is None or not isinstance(problem, StorageError):
+            return False
+        path = Path(problem.path)
+        is_inside = self.name in (path.name, path.parent.name)
+        return is_inside and problem.errno == errno.ENOENT
 
     def note_repair(self, node: int) -> None:
         """Use a replica again that was found damaged."""
@@ -340,12 +417,10 @@ class PartitionDirectories:
         self._directories.note_repair(node, self.name)
 
     def _note_damage(self, node: int, problem: EmbedlogError) -> None:
-        """Use another replica for a while: the rest of the directory stays in use
-        (PARTITIONDIRECTORY-2).
-        """
+        """Use another replica for a while: the other partitions of the directory stay in use."""
         self.damaged.setdefault(node, Damage()).note()
         self._directories.note_damage(node, self.name, problem)
-        what = f"{self.name}: the replica of node {node} is damaged"
+        text = f"{self.name}: the replica of node {node} is damaged"
         _logging.report(
-            logger, logging.WARNING, (problem.path, self.name, "damaged"), what, problem
+            logger, logging.WARNING, (problem.path, self.name, "damaged"), text, problem
         )

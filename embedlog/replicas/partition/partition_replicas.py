@@ -1,143 +1,66 @@
-"""This module works on the replicas of one partition: it copies, commits, and proposes changes of
-the ISR.
+"""The replicas of one partition: the members of the set that have them, the in-sync ones, and their
+leader.
 
-All processes that use a set do this work for their own records. No step depends on memory: pages
-and decisions are read again.
-
-PARTITIONREPLICAS-1  an append is committed when the high watermark has passed it in the epoch of
-    the append. After a failover the epochs of the new leader show whether the append is in its log:
-    there its epoch ends above the append
-PARTITIONREPLICAS-2  an error of a directory changes the ISR. An error of the process is raised and
-    changes nothing
-PARTITIONREPLICAS-3  each loop ends at its deadline, with the last problem in the message
-PARTITIONREPLICAS-4  a member that answers, but does not catch up for `replica.lag.time.max.ms`, is
-    removed from the ISR by the process that copies to it. It joins again as every replica outside
-    the ISR does
+All processes that use a set copy, commit and propose for their own records. No step depends on
+memory: pages and decisions are read again.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from embedlog._native import replication, system
-from embedlog.errors import (
-    EmbedlogError,
-    LeaderNotAvailableError,
-    NotEnoughDirectoriesError,
-    NotEnoughReplicasAfterAppendError,
-    NotEnoughReplicasError,
-)
-from embedlog.partition.replication.replica_log import Fenced, NotLeader
-from embedlog.replicas.decisions.proposals import MakeEvent, Steps
-from embedlog.replicas.members.directory_workers import Make
-from embedlog.replicas.members.open_directories import DAMAGE, OpenDirectories, OpenDirectory
-from embedlog.replicas.partition.copying import check_copied, copy
-from embedlog.replicas.partition.follower_lags import FollowerLags, LateFollower
-from embedlog.replicas.partition.leaders import (
-    UNSETTLED,
-    Leader,
-    LeaderChanged,
-    Leaders,
-    decision_of,
-    slot_of,
-)
-from embedlog.replicas.partition.partition_directories import Decisions
+from embedlog._native import system
+from embedlog.errors import EmbedlogError
+from embedlog.replicas.members.open_directories import OpenDirectories
+from embedlog.replicas.partition.in_sync_replicas import InSyncReplicas
+from embedlog.replicas.partition.leader import Leader, LeaderChanged
+from embedlog.replicas.partition.leaders import Leaders
+from embedlog.replicas.partition.node_pauses import NodePauses
+from embedlog.replicas.partition.partition_directories import Decisions, PartitionDirectories
 from embedlog.replicas.partition.usual_reads import LeaderWatch
-from embedlog.replicas.rules.events import AlterIsr, Place, Refusal
+from embedlog.replicas.rules.events import Place
 from embedlog.replicas.rules.records import NO_LEADER
 from embedlog.replicas.rules.records import Partition as Decided
-from embedlog.storage.call_deadline import work_end
 
 if TYPE_CHECKING:
-    from embedlog._native.replication import Replica
+    from uuid import UUID
+
     from embedlog.partition.partition import Partition
-    from embedlog.replicas.rules.state import State
 
 logger = logging.getLogger("embedlog")
 
 
-class PartitionReplicas(Leaders):
+class PartitionReplicas:
     """The replicas of one partition, for this process. Threads: any."""
 
     def __init__(
         self, directories: OpenDirectories, decisions: Decisions, place: Place, topic: str
     ) -> None:
-        super().__init__(directories, decisions, place, topic)
-        self._joining = threading.Lock()
+        pauses = NodePauses()
+        self._directories = directories
+        self._decisions = decisions
+        self._pauses = pauses
+        self.members = PartitionDirectories(directories, decisions, place, topic)
+        self.in_sync = InSyncReplicas(self.members, directories, decisions, pauses)
+        self.leaders = Leaders(self.members, directories, decisions, self.in_sync, pauses)
+        self.place = place
+        self.topic = topic
+        self.number = self.members.number
+        self.name = self.members.name
         # the decision, the directories and the leader of `tend`
-        self._in_order: tuple[Decided, int, Partition] | None = None
-        self.lags = FollowerLags(directories.lag_ns)
-        self._spread = -1  # the last high watermark that the followers got
+        self._last_round: tuple[Decided, int, Partition] | None = None
 
-    def in_sync(
-        self, leader: Leader, leave_until_ns: int | None = None
-    ) -> list[tuple[int, Partition]]:
-        """The nodes and replicas of the maximal ISR that this process reaches, the leader first.
+    @property
+    def topic_id(self) -> UUID:
+        return self.members.topic_id
 
-        With a deadline the others leave the ISR: the result is the whole of it. Raises
-        LeaderChanged, also if the leader has become a follower: its page shows no ISR then. A
-        reader takes the ISR of the newest decision: without a process that writes there is no page.
-        """
-        found = [(leader.node, leader.partition)]
-        for node in (
-            self.decided(self._decisions.hint()).isr
-            if self.read_only
-            else self.maximal_isr(leader)[0]
-        ):
-            if node == leader.node:
-                continue
-            if (follower := self.reached(node)) is not None:
-                found.append((node, follower))
-            elif leave_until_ns is not None:
-                self.leave(leader, node, leave_until_ns)
-        return found
-
-    def maximal_isr(self, leader: Leader) -> tuple[list[int], int]:
-        """The nodes, and the number of members that this process does not know yet.
-        Raises LeaderChanged.
-        """
-        try:
-            _, replica = leader.page()
-        except NotLeader as changed:
-            raise LeaderChanged from changed
-        found = [
-            node
-            for node, slot in self._directories.slots().items()
-            if replica.maximal_isr >> slot & 1
-        ]
-        return found, replica.maximal_isr.bit_count() - len(found)
-
-    def in_rack(self, rack: str) -> tuple[int, tuple[int, ...]]:
-        """The leader epoch of the newest decision, and the followers of its ISR in a rack: none if
-        the leader is there.
-        """
-        state = self._decisions.hint()
-        decided = state.partitions.get(self._place)
-        if decided is None or decided.leader == NO_LEADER:
-            return -1, ()
-        found = tuple(
-            node for node in decided.isr if node in state.nodes and state.nodes[node].rack == rack
-        )
-        return decided.leader_epoch, () if decided.leader in found else found
-
-    def present_leader(self) -> Leader | None:
-        """The decided leader if its page shows that it leads; nothing is installed or elected for
-        that.
-        """
-        decided = self._decisions.hint().partitions.get(self._place)
-        partition = None if decided is None else self.reached(decided.leader)
-        if decided is None or partition is None:
-            return None
-        with suppress(EmbedlogError):
-            now, replica = partition.replica.published()
-            if replica.role == replication.ROLE_LEADER and now.epoch == decided.leader_epoch:
-                return Leader(decided.leader, partition, now.epoch)
-        return None
+    def note_worked(self, node: int) -> None:
+        """This process has used a node with success: its next failure is a new one."""
+        self._pauses.note_worked(node)
 
     def watch(self, leader: Leader, changes: int, version: int) -> LeaderWatch:
         """A leader that was looked for at these values of `changes` and `version`."""
@@ -145,193 +68,23 @@ class PartitionReplicas(Leaders):
         words = system.TopicsWords([page for page, _ in followed], [word for _, word in followed])
         return LeaderWatch(leader, self._directories, changes, words)
 
-    # ---- the commit ------------------------------------------------------------------------------
-
-    def commit(self, leader: Leader, end: int, deadline_ns: int, *, wait: bool = True) -> int:
-        """Copy up to `end` to the ISR and raise the high watermark; it is at or above `end` then.
-
-        With `wait`, it waits until the deadline for a majority that must decide. Raises
-        LeaderChanged, NotEnoughReplicasAfterAppendError, NotEnoughDirectoriesError unless `wait`.
-        """
-        while True:
-            version = self._directories.version()
-            try:
-                high_watermark = self._commit_once(leader, end, deadline_ns)
-            except NotEnoughDirectoriesError as problem:
-                if not wait:
-                    raise
-                if not self.wait(version, deadline_ns):
-                    raise self._not_committed(leader, end) from problem
-                continue
-            except EmbedlogError as problem:
-                if isinstance(problem, NotEnoughReplicasError):
-                    raise
-                if self.blame(problem, deadline_ns) == leader.node:
-                    raise LeaderChanged from problem
-                if system.boot_ns() >= deadline_ns:
-                    raise self._not_committed(leader, end) from problem
-                continue  # the member is not usable any more, and leaves
-            except (Fenced, NotLeader) as changed:
-                raise LeaderChanged from changed
-            if high_watermark >= end:
-                return high_watermark
-            self._check_size(leader, end)
-            if system.boot_ns() >= work_end(deadline_ns):
-                raise self._unavailable(None, f"offset {end} is not committed")
-
-    def _commit_once(self, leader: Leader, end: int, deadline_ns: int) -> int:
-        _, replica = leader.partition.replica.published()
-        if replica.role != replication.ROLE_LEADER:
-            raise NotLeader
-        until = self._directories.lock_deadline(deadline_ns)
-        followers = []
-        makers = list[Make]()
-        others = replica.maximal_isr
-        for node, slot in self._directories.slots().items():
-            others &= ~(1 << slot)
-            if node == leader.node or not replica.maximal_isr >> slot & 1:
-                continue
-            member = self.usable(node)
-            if member is None:
-                self._evict(leader, node, end, deadline_ns)
-                continue
-            follower = self._loaded(member)
-            self._evictions.copies_to(node, follower.replica)
-            step = self.lags.watch(node, lambda: leader.partition.published().log_end, deadline_ns)
-            at_follower = self._directories.maker_of(node)
-            try:
-                copy(leader, follower, end, until, step=step, at_follower=at_follower)
-                followers.append((slot, follower.replica))
-                makers.append(at_follower)
-            except LateFollower:
-                self._leave_late(leader, node, deadline_ns)
-        if others:
-            self.learn(self.decided(self._decisions.hint()))
-        high_watermark = leader.partition.replica.commit(followers, leader.epoch, until)
-        if high_watermark < end:
-            for (_, copied), make in zip(followers, makers, strict=True):
-                make(partial(check_copied, copied, until))
-        return high_watermark
-
-    def _leave_late(self, leader: Leader, node: int, deadline_ns: int) -> None:
-        """Remove a member that does not catch up, although its directory answers
-        (PARTITIONREPLICAS-4).
-        """
-        limit = f"{self.lags.limit_ms} ms (replica.lag.time.max.ms)"
-        self.leave(leader, node, deadline_ns, f"node {node} did not catch up for {limit}")
-        if not self.is_member(leader, node):
-            self.lags.forget(node)
-            logger.warning(
-                "%s: node %d left the ISR: it did not catch up for %s", self.name, node, limit
-            )
-
-    def _evict(self, leader: Leader, node: int, end: int, deadline_ns: int) -> None:
-        """Remove a member whose directory fails here. If others took it in again, leave the copying
-        to them for a while.
-        """
-        limit = self._evictions.limit(node)
-        until = min(limit.next_ns(), deadline_ns)
-        page = leader.partition.mapped_page
-        version = self._directories.version()
-        if system.boot_ns() >= until or page is None:
-            self.leave(leader, node, deadline_ns)
-            limit.count_change()
-        elif not self.wait(version, until, [(page, end - 1)]) and system.boot_ns() < until:
-            raise self._not_committed(leader, end)
-
-    def commit_for_all(self, leader: Leader, end: int, deadline_ns: int) -> None:
-        """As `commit`, for `acks=all` of this process. Raises also if the ISR became too small for
-        it (LEADERS-9).
-        """
-        self.commit(leader, end, deadline_ns)
-        self.check_needed(leader, end, deadline_ns)
-
-    def check_needed(self, leader: Leader, end: int, deadline_ns: int) -> None:
-        """After a commit: raise if the ISR became too small for `acks=all` of this process. Raises
-        LeaderChanged, too.
-        """
-        if self.needed() == 1:
-            return
-        try:
-            enough = self.is_large_enough(leader)
-        except NotLeader as changed:
-            raise LeaderChanged from changed
-        except EmbedlogError as problem:
-            if self.blame(problem, deadline_ns) != leader.node:
-                raise
-            raise LeaderChanged from problem
-        if not enough:
-            raise self._not_committed(leader, end, "but too few replicas are in sync")
-
-    def _check_size(self, leader: Leader, end: int) -> None:
-        _, replica = leader.partition.replica.published()
-        if replica.decided_isr.bit_count() < replica.min_in_sync:
-            raise self._not_committed(leader, end)
-
-    def _not_committed(
-        self, leader: Leader, end: int, why: str = "but not committed"
-    ) -> NotEnoughReplicasAfterAppendError:
-        _, replica = leader.partition.replica.published()
-        text = f"the records of {self.name} below {end} are in the leader's log, {why}"
-        return NotEnoughReplicasAfterAppendError(text, offset=end - 1, **self.size_facts(replica))
-
-    def note_appended(self) -> None:
-        """Records were appended with `acks=1`: the housekeeper of this process commits them."""
-        self._directories.appended(self._place, self.topic)
-
-    def too_few(self, leader: Leader) -> NotEnoughReplicasError:
-        """The error of an append that the leader refuses, because the decided ISR is too small."""
-        _, replica = leader.partition.replica.published()
-        return NotEnoughReplicasError(
-            f"too few replicas of {self.name} are in sync; nothing was written",
-            **self.size_facts(replica),
-        )
-
-    def size_facts(self, replica: Replica | None = None) -> dict[str, Any]:
-        """The facts of an error about the size of the ISR of a page, or of the newest decision."""
-        state = self._decisions.hint()
-        decided = self.decided(state)
-        isr = decided.isr
-        known = state.required_size(decided)
-        if replica is not None:
-            isr = tuple(
-                node
-                for node, slot in self._directories.slots().items()
-                if replica.decided_isr >> slot & 1
-            )
-            known = replica.min_in_sync if replica.min_in_sync != UNSETTLED else known
-        away = {
-            node: self._reason(node)
-            for node in decided.replicas
-            if node not in isr or self._directories.get(node) is None
-        }
-        return {
-            "topic": self.topic,
-            "partition": self.number,
-            "isr": isr,
-            "required": max(known, self.needed()),
-            "away": away,
-            "retriable": True,
-        }
-
-    # ---- the ISR ---------------------------------------------------------------------------------
-
     def tend(self, deadline_ns: int, waiting: Collection[int] = ()) -> None:
         """Commit what was appended with `acks=1`, and let replicas outside the ISR catch up and
         join, except for those that wait (REPLICA-25).
         """
         changes = self._directories.changes
-        leader = self.leader(deadline_ns, wait=False)
+        leader = self.leaders.find_leader(deadline_ns, wait=False)
         # not older than the leader: a removed replica gets no copy
-        decided = self.decided(self._decisions.hint())
+        decided = self.members.find_decision(self._decisions.hint())
         try:
-            self._commit_rest(leader, deadline_ns, wait=False)
-            self.spread(leader, deadline_ns)
+            self.in_sync.commit_appended(leader, deadline_ns, wait=False)
+            self.in_sync.spread_high_watermark(leader, deadline_ns)
             for node in decided.replicas:
-                held_back = node in waiting or node in self.damaged
-                if node not in decided.isr and not held_back and self.usable(node) is not None:
-                    self.join(leader, node, deadline_ns)
-            self._in_order = decided, changes, leader.partition
+                if node in decided.isr or node in waiting or node in self.members.damaged:
+                    continue
+                if self.members.usable_directory(node) is not None:
+                    self.in_sync.add_to_isr(leader, node, deadline_ns)
+            self._last_round = decided, changes, leader.partition
         except LeaderChanged:
             logger.debug("%s: the leader changed during its housekeeping", self.name)
 
@@ -339,34 +92,30 @@ class PartitionReplicas(Leaders):
         """Whether the leader of the last round has no record to commit, and its followers know the
         high watermark.
         """
-        if self._in_order is None:
+        if self._last_round is None:
             return True
         with suppress(EmbedlogError):
-            now = self._in_order[2].published()
-            return now.high_watermark == now.log_end == self._spread
+            return self.in_sync.has_spread_all(self._last_round[2].published())
         return True
 
     def is_in_order(self, decided: Decided) -> bool:
         """Whether `tend` has nothing to do: all replicas are in sync, and everything is
         committed.
         """
-        moving = decided.removing or decided.adding
         if (
-            self.damaged
-            or moving
+            self.members.damaged
+            or decided.removing
+            or decided.adding
             or decided.leader == NO_LEADER
             or len(decided.isr) < len(decided.replicas)
         ):
             return False
-        seen = self._in_order
-        if seen is not None and seen[:2] == (decided, self._directories.changes):
+        last_round = self._last_round
+        if last_round is not None and last_round[:2] == (decided, self._directories.changes):
             with suppress(EmbedlogError):
-                now = seen[2].published()
-                return (
-                    now.epoch == decided.leader_epoch
-                    and now.high_watermark == now.log_end == self._spread
-                )
-        member = self.usable(decided.leader)
+                now = last_round[2].published()
+                return now.epoch == decided.leader_epoch and self.in_sync.has_spread_all(now)
+        member = self.members.usable_directory(decided.leader)
         if member is None or member.directory is None:
             return False
         with suppress(EmbedlogError):
@@ -374,193 +123,12 @@ class PartitionReplicas(Leaders):
             return not self._directories.run_at(member.node, is_loaded)
         return False
 
-    def spread(self, leader: Leader, deadline_ns: int) -> None:
-        """Store the high watermark in the followers, if it has moved since the last time: they
-        learn it one copy late.
-
-        Raises LeaderChanged.
-        """
-        try:
-            high_watermark = leader.shown().high_watermark
-        except NotLeader as changed:
-            raise LeaderChanged from changed
-        if high_watermark == self._spread:
-            return
-        for node, follower in self.in_sync(leader)[1:]:
-            learn = partial(follower.replica.learn, leader.epoch, high_watermark, deadline_ns)
-            with suppress(Fenced):
-                self._directories.maker_of(node)(learn)
-        self._spread = high_watermark
-
-    def _commit_rest(self, leader: Leader, deadline_ns: int, *, wait: bool = True) -> None:
-        """Commit what was appended with `acks=1`, if the ISR is large enough. `wait`: for a
-        majority that must decide.
-        """
-        now, replica = leader.partition.replica.published()
-        if (
-            now.high_watermark < now.log_end
-            and replica.decided_isr.bit_count() >= replica.min_in_sync
-        ):
-            self.commit(leader, now.log_end, deadline_ns, wait=wait)
-
     def close(self, deadline_ns: int) -> None:
         """Before the directories are left: the log is committed, and the followers have the high
         watermark (REPLICA-19).
         """
         with suppress(EmbedlogError, LeaderChanged):
-            leader = self._led(self._decisions.hint(), deadline_ns)
+            leader = self.leaders.install_leader(self._decisions.hint(), deadline_ns)
             if leader is not None:
-                self._commit_rest(leader, deadline_ns, wait=False)
-                self.spread(leader, deadline_ns)
-
-    def leave(
-        self, leader: Leader, node: int, deadline_ns: int, reason: str = "", *, lost: bool = False
-    ) -> None:
-        """Remove a failed replica from the ISR: the decision first, then the page (REPLICA-5).
-        `lost`: from the ELR, too.
-        """
-
-        def event(state: State, offset: int) -> AlterIsr:
-            decided = self.decided(state)
-            isr = tuple(each for each in decided.isr if each != node)
-            gone = frozenset({node} if lost else ())
-            renewed = self.is_undecided(leader, node, decided)
-            return AlterIsr(
-                self._place, leader.epoch, decided.partition_epoch, isr, lost=gone, renewed=renewed
-            )
-
-        self._decide_and_install(
-            event, leader, deadline_ns, reason or f"node {node}: {self._reason(node)}"
-        )
-
-    def begin_again(self, leader: Leader, node: int, deadline_ns: int) -> bool:
-        """Empty a replica that no process can load or repair, and that left ISR and ELR; False if
-        it is in order meanwhile.
-
-        Raises LeaderChanged if it joins meanwhile, LeaderNotAvailableError if its directory fails.
-        """
-        loaded = self._without_role(node, deadline_ns)
-        state = self.check_left(leader, node, deadline_ns)
-        member = self._directories.get(node)
-        if member is None or member.directory is None:
-            raise LeaderNotAvailableError(
-                f"the directory of node {node} fails: {self.name} is repaired after it returns"
-            )
-        system.point("renew-left")
-        if loaded is not None:
-            restart = partial(loaded.replica.restart_damaged, leader.shown().log_start, deadline_ns)
-            return self._directories.run_at(node, restart, slow=True)
-        return self._directories.run_at(
-            node, partial(member.directory.renew, self._place, state), slow=True
-        )
-
-    def check_left(self, leader: Leader, node: int, deadline_ns: int) -> State:
-        """The settled state, with a replica outside ISR and ELR: its log can be cut. Raises
-        LeaderChanged otherwise.
-        """
-        # after this no earlier join is in progress
-        with leader.partition.replica.exclusive(deadline_ns):
-            leads = self.leads(leader)
-        state = self._decisions.settle(deadline_ns)
-        decided = self.decided(state)
-        if (
-            not leads
-            or self.is_member(leader, node)
-            or node in (*decided.isr, *decided.elr)
-            or node not in decided.replicas
-        ):
-            raise LeaderChanged
-        return state
-
-    def _without_role(self, node: int, deadline_ns: int) -> Partition | None:
-        """A replica that is loaded although its repair fails: it has no role now. None if it is not
-        loaded.
-        """
-        with suppress(*DAMAGE):
-            partition = self.reached(node, damaged=True)
-            if partition is not None and partition.replica.lose_role(deadline_ns):
-                return partition
-        return None
-
-    def _decide_and_install(
-        self, event: MakeEvent, leader: Leader, deadline_ns: int, reason: str
-    ) -> bool:
-        """Decide about the ISR, and install the decision in the leader's page; False if another
-        decision came first.
-        """
-        found = self._decisions.propose(Steps([event]), deadline_ns, reason=reason)
-        if found is Refusal.FENCED_LEADER_EPOCH:
-            raise LeaderChanged
-        if found in (Refusal.INVALID_UPDATE_VERSION, Refusal.INELIGIBLE_REPLICA):
-            return False
-        if isinstance(found, Refusal):
-            raise self._unavailable(None, found.value)
-        return self._install_in(leader, found.state, deadline_ns)
-
-    def _install_in(self, leader: Leader, state: State, deadline_ns: int) -> bool:
-        lead = partial(
-            leader.partition.replica.lead, decision_of(self.decided(state), state), deadline_ns
-        )
-        return self._directories.maker_of(leader.node)(lead)
-
-    def join(self, leader: Leader, node: int, deadline_ns: int) -> bool:
-        """Copy to a replica outside the ISR, and add it: the page first, then the decision
-        (REPLICA-6).
-
-        False if its directory fails, or if another decision came first. Raises LeaderChanged.
-        """
-        member = self.usable(node)
-        if member is None:
-            return False
-        try:
-            return self._join(leader, member, deadline_ns)
-        except EmbedlogError as problem:
-            if self.blame(problem) == leader.node:
-                raise LeaderChanged from problem
-            return False
-        except (Fenced, NotLeader) as changed:
-            raise LeaderChanged from changed
-
-    def _join(self, leader: Leader, member: OpenDirectory, deadline_ns: int) -> bool:
-        node = member.node
-        with self._joining:
-            follower = self._loaded(member)
-            if self.rise_to(follower, leader.epoch, deadline_ns):
-                raise LeaderChanged
-            end = leader.partition.published().log_end
-            decided = self.decided(self._decisions.hint())
-            if node not in decided.replicas:
-                return False
-            complete = node in decided.elr
-            at_follower = self._directories.maker_of(node)
-            copy(
-                leader,
-                follower,
-                end,
-                deadline_ns,
-                compared=True,
-                complete=complete,
-                at_follower=at_follower,
-            )
-            state = self._decisions.hint()
-            decided = self.decided(state)
-            slot = slot_of(state, node)
-            replica = leader.partition.replica
-            if node in decided.isr:  # another process was faster
-                return True
-            if slot is None or not replica.join(
-                follower.replica, slot, leader.epoch, decided.partition_epoch, deadline_ns
-            ):
-                return False
-            event = AlterIsr(
-                self._place,
-                leader.epoch,
-                decided.partition_epoch,
-                (*decided.isr, node),
-                {node: member.incarnation},
-            )
-            if joined := self._decide_and_install(
-                lambda state, offset: event, leader, deadline_ns, f"node {node} caught up"
-            ):
-                self.note_worked(node)
-            return joined
+                self.in_sync.commit_appended(leader, deadline_ns, wait=False)
+                self.in_sync.spread_high_watermark(leader, deadline_ns)

@@ -1,14 +1,10 @@
 """This module is the partition that callers of a set use: every call goes to the leader, and
 failovers are hidden.
 
-REPLICATEDPARTITION-1  an append is made once: before it continues at another leader, the epochs of
-    that leader show which of its batches are there (PARTITIONREPLICAS-1). Each attempt with
-    acks=all asks for the size of the ISR, until it was large enough after the commit
-REPLICATEDPARTITION-2  a decision under the append lock counts only after its commit: leaving
-    `exclusive` waits for that (REPLICA-22)
-REPLICATEDPARTITION-3  `delete_records` raises the log start in the followers of the ISR first, and
-    in the leader last. What readers of the leader miss is deleted in the whole ISR. A call that is
-    refused has deleted nothing, or its error says that it has begun (RECORDDELETION-2)
+An append is made once: before it continues at another leader, the epochs of that leader show which
+of its batches are there. Each attempt with acks=all asks for the size of the ISR, until it was
+large enough after the commit. A decision under the append lock counts only after its commit:
+leaving `exclusive` waits for that (REPLICA-22).
 """
 
 from __future__ import annotations
@@ -18,9 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
-from embedlog._native import system
+from embedlog._native import replication, system
 from embedlog._native.scope import Stack, scope, stack
 from embedlog.errors import (
     EmbedlogError,
@@ -29,12 +25,13 @@ from embedlog.errors import (
     NotEnoughReplicasAfterAppendError,
     StorageError,
 )
+from embedlog.format.visibility import end_offset
 from embedlog.partition.log_context import Appended, AppendProgress
-from embedlog.partition.replication.replica_log import Fenced, NotLeader, TooFew
+from embedlog.partition.replication.replica_log import NotLeader, TooFew
 from embedlog.replicas.members import directory_workers
 from embedlog.replicas.members.open_directories import is_of_storage
-from embedlog.replicas.partition.leaders import Leader, LeaderChanged
-from embedlog.replicas.partition.led_partition import LedPartition, leads
+from embedlog.replicas.partition.leader import Leader, LeaderChanged
+from embedlog.replicas.partition.leader_calls import LeaderCalls
 from embedlog.replicas.partition.parallel_sync import (
     NEVER,
     commit_and_sync,
@@ -43,25 +40,31 @@ from embedlog.replicas.partition.parallel_sync import (
 )
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from embedlog.replicas.partition.record_deletion import RecordDeletion
-from embedlog.replicas.partition.repeated_appends import committed_in, survived
+from embedlog.replicas.partition.repeated_appends import is_in_log_of, reduce_to_survivors
 from embedlog.replicas.partition.usual_reads import LeaderTail
-from embedlog.storage.call_deadline import wait_end
+from embedlog.storage.call_deadline import bound_deadline, wait_end
 
 if TYPE_CHECKING:
+    from embedlog._native.system import Page, Published
     from embedlog.config.topic import TopicConfig
     from embedlog.format.buffer_pool import BufferPool
     from embedlog.format.record_batch import EncodedRun, Stamp
-    from embedlog.partition.interfaces import Fetched, HeldAppend, LockedPartition, PointRead
-    from embedlog.partition.log_context import DirectTarget
+    from embedlog.partition.interfaces import (
+        Fetched,
+        HeldAppend,
+        LockedPartition,
+        PointRead,
+        SplitPoint,
+    )
+    from embedlog.partition.log_context import Bounds, DirectTarget
     from embedlog.partition.partition import Partition
     from embedlog.partition.replication.replica_log import Followers
     from embedlog.replicas.members.directory_workers import DirectoryWorker
-    from embedlog.replicas.partition.usual_reads import LeaderWatch
+    from embedlog.replicas.rules.events import Place
+    from embedlog.types import OffsetAndTimestamp
 
-T = TypeVar("T")
 
-
-class _Together(NamedTuple):
+class _JointFollowers(NamedTuple):
     """A leader with the followers that take a run in the same call."""
 
     leader: Leader
@@ -87,8 +90,12 @@ class _Together(NamedTuple):
         self.followers.note_answer(max(at_ns, self.followers.answered_ns))
 
 
-class ReplicatedPartition(LedPartition):
-    """One partition of a set. Threads: every public method may be called from any thread."""
+class ReplicatedPartition:
+    """One partition of a set, as callers use it. Threads: every public method may be called from
+    any thread.
+    """
+
+    replicated: Final = True
 
     def __init__(
         self,
@@ -97,10 +104,243 @@ class ReplicatedPartition(LedPartition):
         lock_timeout_ms: int,
         check_open: Callable[[], None],
     ) -> None:
-        super().__init__(replicas, config, lock_timeout_ms, check_open)
-        self._held = threading.local()
-        self._followers: _Together | None = None
-        self._watch: LeaderWatch | None = None
+        self.topic = replicas.topic
+        self.number = replicas.number
+        self._config = config
+        self._replicas = replicas
+        self._calls = LeaderCalls(replicas, lock_timeout_ms, check_open)
+        self._locked = threading.local()  # `leader`: whose append lock this thread holds
+        self._followers: _JointFollowers | None = None
+
+    def deadline(self) -> int:
+        """The deadline (boot clock, ns) of work that begins at this call."""
+        return self._calls.deadline()
+
+    def check_open(self) -> None:
+        """Raises ClosedError or ForkedError if the log is not open in this process."""
+        self._calls.check_open()
+
+    @property
+    def closed(self) -> bool:
+        """Whether its topic was deleted."""
+        return self._replicas.members.is_deleted()
+
+    @property
+    def place(self) -> Place:
+        """The topic's id and the number."""
+        return self._replicas.place
+
+    @property
+    def topic_id(self) -> bytes:
+        return self._replicas.topic_id.bytes
+
+    @property
+    def config(self) -> TopicConfig:
+        return self._config()
+
+    @property
+    def node(self) -> int:
+        """The node of the leader. Raises LeaderNotAvailableError."""
+        return self._calls.find(self.deadline()).node
+
+    @property
+    def lowest_epoch(self) -> int:
+        """The highest epoch that a call has read from: no later one reads from a lower one."""
+        return self._calls.lowest
+
+    def raise_lowest_epoch(self, epoch: int) -> None:
+        """A caller has read from a replica in this epoch."""
+        self._calls.lowest = max(self._calls.lowest, epoch)
+
+    # ---- the published state ---------------------------------------------------------------------
+
+    def published(self) -> Published:
+        """The tuple of the leader."""
+        return self._calls.read(lambda partition: partition.published())
+
+    def bounds(self) -> Bounds:
+        """The present offsets, from one read of the leader's page."""
+        return self._calls.read(lambda partition: partition.bounds())
+
+    def awaited_bounds(self, end: int, isolation: str, since_ns: int | None = None) -> Bounds:
+        """The present offsets, after a wait until the deadline for a replica with the records below
+        `end`.
+
+        `since_ns`: a reader has found nothing since then (boot clock), although a replica showed
+        the records. Its page can be that of a lost directory, so the wait ends with the deadline of
+        the first call. Raises LeaderNotAvailableError.
+
+        A process that changes nothing may read a follower, whose high watermark is late: that it
+        ends there does not show that the log does. A leader that has committed the start of its
+        epoch shows that, or all members of the ISR together. Then a majority of the directories
+        must show that this is the ISR.
+        """
+        if since_ns is None:
+            until_ns = self.deadline()
+        else:
+            until_ns = bound_deadline(since_ns + self._calls.timeout_ns)
+        while True:
+            version = self._replicas.members.version()
+            is_final, bounds, page = self._calls.read(
+                lambda partition: (
+                    self._is_final(partition),
+                    partition.bounds(),
+                    partition.mapped_page,
+                )
+            )
+            shown_end = end_offset(bounds, isolation)
+            is_shown = shown_end >= end
+            if is_shown and since_ns is None:
+                return bounds
+            if not is_shown and (is_final or self._replicas.members.has_lost(end)):
+                return bounds
+            if system.boot_ns() >= until_ns:
+                verb = "returns" if is_shown else "shows"
+                text = (
+                    f"no replica of {self._replicas.name} in sync {verb} all records below {end} "
+                    "before the deadline"
+                )
+                raise LeaderNotAvailableError(text, expected=f"offset {end}", found=shown_end)
+            self._calls.leader = None  # another replica may show more
+            tails: list[tuple[Page, int]] = []
+            # a wait for a committed offset would end at once
+            if page is not None and bounds.high_watermark < end:
+                tails.append((page, end - 1))
+            self._replicas.members.wait(version, until_ns, tails)
+            if is_shown:
+                return bounds
+
+    def _is_final(self, partition: Partition) -> bool:
+        """Whether the high watermark of a replica is that of the log: records above it that were
+        committed are lost.
+        """
+        now, replica = partition.replica.published()
+        return (
+            replica.role == replication.ROLE_LEADER
+            and now.high_watermark >= replica.epoch_start
+            and now.epoch >= max(self._calls.lowest, self._replicas.members.decided_epoch())
+        )
+
+    @property
+    def path(self) -> Path:
+        """The leader's directory of the partition, for messages."""
+        return self._calls.read(lambda partition: partition.path)
+
+    @property
+    def mapped_page(self) -> Page | None:
+        """The leader's control page, for waits on it; None while there is no leader."""
+        self._calls.check_leader()
+        return self._calls.read_at_once(lambda partition: partition.mapped_page)
+
+    def open(self) -> None:
+        """Find the leader, and load its files."""
+        self._calls.read(lambda partition: partition.open())
+
+    def is_led(self) -> bool:
+        """Whether it has a leader now; nothing waits for one."""
+        return self._calls.read_at_once(lambda partition: partition.published()) is not None
+
+    def check_page(self) -> None:
+        """At the end of a wait: look at the leader's page again."""
+        self._calls.check_leader()
+        self._calls.read_at_once(lambda partition: partition.check_page())
+
+    def notify(self) -> None:
+        """Wake the processes that follow decisions in this partition."""
+        self._calls.read(lambda partition: partition.notify())
+
+    def is_prepared(self) -> bool:
+        """As `Partition.is_prepared`, of the leader."""
+        return self._calls.read(lambda partition: partition.is_prepared())
+
+    def holds_data(self) -> bool:
+        """As `Partition.holds_data`, of the leader."""
+        return self._calls.read(lambda partition: partition.holds_data())
+
+    # ---- reading ---------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        offset: int,
+        *,
+        max_bytes: int = 1 << 20,
+        isolation: str = "read_uncommitted",
+        upto: int | None = None,
+        pool: BufferPool | None = None,
+    ) -> Fetched:
+        """As `Partition.fetch`, from the leader; within `exclusive` up to the log end
+        (REPLICA-22).
+        """
+        locked: Leader | None = getattr(self._locked, "leader", None)
+        if locked is not None:
+            return locked.partition.replica.read(offset, max_bytes, upto)
+        return self._calls.read(
+            lambda partition: partition.fetch(
+                offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool
+            )
+        )
+
+    def point(self, offset: int, committed: bool) -> PointRead | None:
+        """As `Partition.point`, of the leader, while nothing in the set changes; otherwise None."""
+        watch = self._calls.watch_leader()
+        if watch is None:
+            return None
+        with suppress(EmbedlogError):
+            point = watch.leader.partition.point(offset, committed)
+            if (
+                point is not None
+                and watch.is_unchanged()
+                and self._calls.is_still_leading(watch.leader)
+            ):
+                return point
+        return None
+
+    def tail(self, offset: int, isolation: str) -> LeaderTail | None:
+        """As `Partition.tail`, of the leader. It ends with the next change in the set."""
+        watch = self._calls.watch_leader()
+        if watch is None:
+            return None
+        with suppress(EmbedlogError):
+            tail = watch.leader.partition.tail(offset, isolation)
+            if tail is not None:
+                return LeaderTail(tail, watch)
+        return None
+
+    def unread_bytes(self, offset: int) -> int | None:
+        """As `Partition.unread_bytes`, of the leader."""
+        return self._calls.read(lambda partition: partition.unread_bytes(offset))
+
+    def end_by_time(self, first: int, last: int, end_ms: int) -> int:
+        """As `Partition.end_by_time`, of the leader."""
+        return self._calls.read(lambda partition: partition.end_by_time(first, last, end_ms))
+
+    def skip_by_time(self, offset: int, start_ms: int, end_ms: int) -> int:
+        """As `Partition.skip_by_time`, of the leader."""
+        return self._calls.read(lambda partition: partition.skip_by_time(offset, start_ms, end_ms))
+
+    def split_points(
+        self, start: int, end: int, max_bytes: int, count: int | None = None
+    ) -> list[SplitPoint]:
+        """As `Partition.split_points`, of the leader."""
+        return self._calls.read(
+            lambda partition: partition.split_points(start, end, max_bytes, count)
+        )
+
+    def size_bytes(self) -> int:
+        """Bytes in the logs of all segments of the leader."""
+        return self._calls.read(lambda partition: partition.size_bytes())
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """As `Partition.epoch_end`, from the leader."""
+        return self._calls.read(lambda partition: partition.epoch_end(epoch))
+
+    def offset_for_time(
+        self, timestamp_ms: int, isolation: str = "read_uncommitted"
+    ) -> OffsetAndTimestamp | None:
+        """As `Partition.offset_for_time`, from the leader."""
+        return self._calls.read(
+            lambda partition: partition.offset_for_time(timestamp_ms, isolation)
+        )
 
     # ---- durability ------------------------------------------------------------------------------
 
@@ -111,8 +351,8 @@ class ReplicatedPartition(LedPartition):
 
         0 while this process does not reach a member: it may have synced nothing.
         """
-        return self._with_leader(
-            lambda leader: durable_offset(self._replicas, leader), self.deadline()
+        return self._calls.retry(
+            lambda leader: durable_offset(self._replicas, leader), self.deadline(), raises_last=True
         )
 
     def sync(self, deadline_ns: int | None = None) -> int:
@@ -120,7 +360,7 @@ class ReplicatedPartition(LedPartition):
         Raises DurabilityError.
         """
         end = self.published().log_end
-        self.sync_to(end, self._until(deadline_ns))
+        self.sync_to(end, self._calls.deadline_of(deadline_ns))
         return max(end, self.durable_offset)
 
     def sync_to(self, end: int, deadline_ns: int) -> None:
@@ -133,52 +373,30 @@ class ReplicatedPartition(LedPartition):
                 self._replicas, leader, min(end, leader.partition.published().log_end), deadline_ns
             )
 
-        self._with_leader(sync, deadline_ns)
+        self._calls.retry(sync, deadline_ns, raises_last=True)
 
     def flush_if_due(self, end: int, deadline_ns: int, unsynced_ms: int = 0) -> None:
         """Sync up to `end` in each directory that is due by its topic's settings."""
 
-        def flush(leader: Leader, isr: list[tuple[int, Partition]]) -> None:
-            for _, each in isr:
-                each.flush_if_due(min(end, each.published().log_end), deadline_ns, unsynced_ms)
+        def flush(leader: Leader) -> None:
+            for _, replica in self._replicas.in_sync.find_replicas(leader):
+                flush_end = min(end, replica.published().log_end)
+                replica.flush_if_due(flush_end, deadline_ns, unsynced_ms)
 
-        self._with_isr(flush)
+        self._calls.retry(flush, self.deadline(), raises_last=True)
 
     def flush_if_late(self) -> None:
         """Sync records of the leader, if the housekeeper is late. Without a leader now, the next
         one is not waited for.
         """
-        self._check_open()
-        leader = self._replicas.present_leader()
+        self._calls.check_open()
+        leader = self._replicas.leaders.find_present_leader()
         if leader is not None:
             try:
                 leader.partition.flush_if_late()
             except EmbedlogError as problem:
-                if self._shows(leader) is not False:
-                    self._failed(problem, self.deadline())
-
-    def _with_isr(self, call: Callable[[Leader, list[tuple[int, Partition]]], T]) -> T:
-        """The result of a call with the leader and the replicas in the ISR, the leader first
-        (`_with_leader`).
-        """
-        return self._with_leader(
-            lambda leader: call(leader, self._replicas.in_sync(leader)), self.deadline()
-        )
-
-    def _with_leader(self, call: Callable[[Leader], T], deadline_ns: int) -> T:
-        """The result of a call with the leader; repeated after a directory has failed. At the
-        deadline its error is raised.
-        """
-        while True:
-            try:
-                return call(self._led(deadline_ns))
-            except LeaderChanged:
-                self._leader = None
-            except EmbedlogError as problem:
-                if system.boot_ns() >= deadline_ns:
-                    raise
-                self._failed(problem, deadline_ns)
-            self._check_deadline(deadline_ns)
+                if self._calls.is_still_leading(leader) is not False:
+                    self._calls.forget_failed(problem, self.deadline())
 
     # ---- appending -------------------------------------------------------------------------------
 
@@ -187,14 +405,14 @@ class ReplicatedPartition(LedPartition):
         """The leader with its followers, once an append of this process has prepared all of
         them.
         """
-        found = self._followers
+        joint = self._followers
         if (
-            found is None
-            or found.leader is not self._leader
-            or found.followers.needed != self._replicas.needed()
+            joint is None
+            or joint.leader is not self._calls.leader
+            or joint.followers.needed != self._replicas.in_sync.needed_isr_size()
         ):
             return None
-        return found.followers.direct
+        return joint.followers.direct
 
     @property
     def batch_limit(self) -> int:
@@ -206,10 +424,10 @@ class ReplicatedPartition(LedPartition):
 
     def note_direct(self, stamp: Stamp, next_sequence: int, seen: int) -> None:
         """As `Partition.note_direct`, for the leader of `direct_target`."""
-        leader = self._leader  # another thread may forget it
-        worker = None if leader is None else self._replicas.worker(leader.node)
+        leader = self._calls.leader  # another thread may forget it
         if leader is None:
             return
+        worker = self._replicas.members.worker(leader.node)
         note = partial(leader.partition.note_direct, stamp, next_sequence, seen)
         with suppress(StorageError, LockTimeoutError):  # what is not noted is read from the log
             if worker is None or worker.is_answering():
@@ -219,8 +437,10 @@ class ReplicatedPartition(LedPartition):
 
     def seen_plain(self, stamp: Stamp) -> int:
         """As `Partition.seen_plain`, of the present leader only (REPLICA-16)."""
-        leader = self._leader
-        return -1 if leader is None else leader.partition.seen_plain(stamp)
+        leader = self._calls.leader
+        if leader is None:
+            return -1
+        return leader.partition.seen_plain(stamp)
 
     def append(
         self,
@@ -238,52 +458,70 @@ class ReplicatedPartition(LedPartition):
         Raises also NotEnoughReplicasError before, NotEnoughReplicasAfterAppendError after the
         append; LeaderNotAvailableError.
         """
-        self._check_open()
-        until = self._until(deadline_ns)
+        self._calls.check_open()
+        until_ns = self._calls.deadline_of(deadline_ns)
         progress = progress or AppendProgress(run)
         progress.waiting = all_in_sync
-        while True:
-            leader = self._led(until, show=not all_in_sync)
-            try:
-                if progress.pieces and progress.epochs[-1] != leader.epoch:
-                    survived(progress, leader, stamp)
-                progress.epoch = epoch = leader.epoch
-                durable = leader.partition.config.flush_messages != NEVER
-                if not progress.complete:
-                    # in the leader's log
-                    searches = progress.expected_offset is not None or progress.is_in_doubt(stamp)
-                    followers = self._together(leader) if all_in_sync and not searches else None
-                    if followers is None:
-                        leader.partition.replica.require(
-                            epoch, all_in_sync=all_in_sync, needed=self._replicas.needed()
-                        )
-                    alone = flush and not (all_in_sync and durable)
-                    self._append_to(leader, progress, stamp, followers, until, flush=alone)
-                    self._replicas.note_worked(leader.node)
-                    # as it was at the append
-                    durable = leader.partition.config.flush_messages != NEVER
-                appended = progress.result()
-                if all_in_sync and progress.committed <= appended.last_offset:
-                    end = appended.last_offset + 1
-                    self._replicas.commit(leader, end, until)
-                    if self._followers is not None:
-                        self._followers.note_answers(system.boot_ns())
-                    # also if the ISR is too small now: readers may have the record
-                    progress.seen_committed = end
-                    self._replicas.check_needed(leader, end, until)
-                    progress.committed = end
-                if not all_in_sync:
-                    self._replicas.note_appended()
-                elif durable and flush:
-                    sync_if_due(self._replicas, leader, appended.last_offset + 1, until)
-                return appended
-            except TooFew:
-                raise self._replicas.too_few(leader) from None
-            except (NotLeader, LeaderChanged):
-                self._leader = None
-            except EmbedlogError as problem:
-                self._failed(problem, until)
-            self._check_deadline(until)
+        append = partial(
+            self._append_at,
+            progress=progress,
+            stamp=stamp,
+            until_ns=until_ns,
+            flush=flush,
+            all_in_sync=all_in_sync,
+        )
+        find = self._calls.find_for_append if all_in_sync else self._calls.find
+        return self._calls.retry(append, until_ns, find)
+
+    def _append_at(
+        self,
+        leader: Leader,
+        *,
+        progress: AppendProgress,
+        stamp: Stamp | None,
+        until_ns: int,
+        flush: bool,
+        all_in_sync: bool,
+    ) -> Appended:
+        """Append at this leader what its log does not have yet. Raises NotLeader, LeaderChanged,
+        TooFew, and the errors of `append`.
+        """
+        if progress.pieces and progress.epochs[-1] != leader.epoch:
+            reduce_to_survivors(progress, leader, stamp)
+        progress.epoch = leader.epoch
+        is_durable = leader.partition.config.flush_messages != NEVER
+        if not progress.complete:
+            # in the leader's log
+            searches = progress.expected_offset is not None or progress.is_in_doubt(stamp)
+            followers = None
+            if all_in_sync and not searches:
+                followers = self._prepare_followers(leader)
+            if followers is None:
+                leader.partition.replica.require(
+                    leader.epoch,
+                    all_in_sync=all_in_sync,
+                    needed=self._replicas.in_sync.needed_isr_size(),
+                )
+            flushes_alone = flush and not (all_in_sync and is_durable)
+            self._append_to(leader, progress, stamp, followers, until_ns, flush=flushes_alone)
+            self._replicas.note_worked(leader.node)
+            # as it was at the append
+            is_durable = leader.partition.config.flush_messages != NEVER
+        appended = progress.result()
+        if all_in_sync and progress.committed <= appended.last_offset:
+            end = appended.last_offset + 1
+            self._replicas.in_sync.commit(leader, end, until_ns)
+            if self._followers is not None:
+                self._followers.note_answers(system.boot_ns())
+            # also if the ISR is too small now: readers may have the record
+            progress.seen_committed = end
+            self._replicas.in_sync.check_needed_size(leader, end, until_ns)
+            progress.committed = end
+        if not all_in_sync:
+            self._replicas.in_sync.note_appended()
+        elif is_durable and flush:
+            sync_if_due(self._replicas, leader, appended.last_offset + 1, until_ns)
+        return appended
 
     def _append_to(
         self,
@@ -300,7 +538,7 @@ class ReplicatedPartition(LedPartition):
 
         If the directory hangs, the thread goes on with a run and a progress of its own.
         """
-        deadline_ns = self._replicas.lock_deadline(until)
+        deadline_ns = self._replicas.members.lock_deadline(until)
         append = partial(
             leader.partition.append,
             deadline_ns=deadline_ns,
@@ -308,7 +546,7 @@ class ReplicatedPartition(LedPartition):
             flush=flush,
             followers=followers,
         )
-        worker = self._replicas.worker(leader.node)
+        worker = self._replicas.members.worker(leader.node)
         if followers is not None or worker is None or worker.is_answering():
             append(progress.run, progress=progress)
         else:
@@ -326,128 +564,125 @@ class ReplicatedPartition(LedPartition):
         """Before a lock of the leader is taken by this thread. Raises StorageError if its directory
         hangs.
         """
-        worker = self._replicas.worker(leader.node)
+        worker = self._replicas.members.worker(leader.node)
         if worker is not None and not worker.is_answering():
             worker.run(worker.probe)
 
-    def _together(self, leader: Leader) -> Followers | None:
+    def _prepare_followers(self, leader: Leader) -> Followers | None:
         """The followers that take a run in the same call; None if a directory does not answer.
 
         They change with the leader and with its ISR.
         """
-        found = self._followers
-        needed = self._replicas.needed()
+        joint = self._followers
+        needed = self._replicas.in_sync.needed_isr_size()
         if (
-            found is None
-            or found.leader is not leader
-            or found.followers.stale
-            or found.followers.needed != needed
+            joint is None
+            or joint.leader is not leader
+            or joint.followers.stale
+            or joint.followers.needed != needed
         ):
-            members = self._replicas.in_sync(leader)
-            by_node = [self._replicas.worker(node) for node, _ in members]
+            members = self._replicas.in_sync.find_replicas(leader)
+            by_node = [self._replicas.members.worker(node) for node, _ in members]
             workers = tuple(worker for worker in by_node if worker is not None)
-            made = leader.partition.replica.with_followers(
-                [each.replica for _, each in members[1:]],
+            followers = leader.partition.replica.with_followers(
+                [replica.replica for _, replica in members[1:]],
                 leader.epoch,
                 needed,
                 [worker.disk for worker in workers],
             )
-            found = _Together(leader, made, workers)
-            self._followers = found
-        return found.followers if found.answer() else None
+            joint = _JointFollowers(leader, followers, workers)
+            self._followers = joint
+        if not joint.answer():
+            return None
+        return joint.followers
 
     # ---- the append lock -------------------------------------------------------------------------
 
     @scope
     def exclusive(self, deadline_ns: int | None = None) -> Iterator[LockedPartition]:
         """The append lock of the leader. On leaving it waits until everything in the log is
-        committed (REPLICATEDPARTITION-2).
+        committed.
 
         Meanwhile `fetch` of this thread reads up to the log end. Raises NotEnoughReplicasError.
         """
-        self._check_open()
-        until = self._until(deadline_ns)
+        self._calls.check_open()
+        until = self._calls.deadline_of(deadline_ns)
         with stack() as entered:
-            leader, held = self._enter(entered, until)
+            leader, held = self._lock_leader(entered, until)
             start = held.state.read_page().log_end
-            self._held.leader = leader
+            self._locked.leader = leader
             try:
                 yield held
             except NotLeader as changed:
-                self._leader = None
+                self._calls.leader = None
                 raise LeaderNotAvailableError(
                     f"the leader of {self._replicas.name} changed; nothing was written"
                 ) from changed
             except TooFew:
-                raise self._replicas.too_few(leader) from None
+                raise self._replicas.in_sync.too_few_error(leader) from None
             except EmbedlogError as problem:
-                self._check_own(problem, leader)
+                self._raise_own_error(problem, leader)
             finally:
-                self._held.leader = None
+                self._locked.leader = None
             end = held.state.read_page().log_end
         try:
-            self._committed(leader, end, until, written=end > start)
+            self._wait_for_commit(leader, end, until, written=end > start)
         except LeaderChanged:
             self._commit_elsewhere(leader.epoch, end, until, written=end > start)
 
     def _commit_elsewhere(self, epoch: int, end: int, until: int, *, written: bool) -> None:
-        """As `_committed`, at the next leaders, while each of them has what was written in `epoch`.
+        """As `_wait_for_commit`, at the next leaders, while each of them has what was written in
+        `epoch`.
 
         Raises LeaderNotAvailableError if one does not have it.
         """
-        while True:
-            self._leader = None
-            leader = self._led(until)
-            try:
-                there = committed_in(leader, epoch, end - 1)
-            except EmbedlogError as problem:
-                self._failed(problem, until)
-                self._check_deadline(until)
-                continue
-            if not there:
+
+        def wait_at(leader: Leader) -> None:
+            if not is_in_log_of(leader, epoch, end - 1):
                 raise LeaderNotAvailableError(
                     f"the leader of {self._replicas.name} changed before the commit"
                 )
-            try:
-                return self._committed(leader, end, until, written=written)
-            except LeaderChanged:
-                self._check_deadline(until)
+            self._wait_for_commit(leader, end, until, written=written)
 
-    def _committed(self, leader: Leader, end: int, until: int, *, written: bool) -> None:
+        self._calls.leader = None
+        self._calls.retry(wait_at, until)
+
+    def _wait_for_commit(self, leader: Leader, end: int, until: int, *, written: bool) -> None:
         """Wait for the commit, also while the ISR is too small: the records are in the leader's
         log, and must not be repeated.
 
-        `written`: by this call, so that the size applies that this process needs (LEADERS-9).
-        Raises LeaderChanged, and at the deadline NotEnoughReplicasAfterAppendError.
+        `written`: by this call, so that the size applies that this process needs. Raises
+        LeaderChanged, and at the deadline NotEnoughReplicasAfterAppendError.
         """
         while True:
-            version = self._replicas.version()
+            version = self._replicas.members.version()
             try:
                 if written:
-                    self._replicas.commit_for_all(leader, end, until)
+                    self._replicas.in_sync.commit_for_all(leader, end, until)
                 else:
-                    self._replicas.commit(leader, end, until)
+                    self._replicas.in_sync.commit(leader, end, until)
                 return
             except NotEnoughReplicasAfterAppendError:
                 if system.boot_ns() >= wait_end(until):
                     raise
             try:
-                leads = self._replicas.leads(leader)
+                is_leading = self._replicas.members.is_leading(leader)
             except EmbedlogError as problem:
-                self._failed(problem, until)
+                self._calls.forget_failed(problem, until)
                 raise LeaderChanged from problem
-            if not leads:
+            if not is_leading:
                 raise LeaderChanged
-            self._replicas.wait(version, until)
+            self._replicas.members.wait(version, until)
 
-    def _check_own(self, problem: EmbedlogError, leader: Leader) -> NoReturn:
+    def _raise_own_error(self, problem: EmbedlogError, leader: Leader) -> NoReturn:
         """Raise the error of a decision; one of the leader's directory as LeaderNotAvailableError:
         another replica leads then.
         """
-        own = problem.path is not None and Path(problem.path).is_relative_to(leader.partition.path)
-        if not own or not is_of_storage(problem):
+        if problem.path is None or not is_of_storage(problem):
             raise problem
-        self._failed(problem, self.deadline())
+        if not Path(problem.path).is_relative_to(leader.partition.path):
+            raise problem
+        self._calls.forget_failed(problem, self.deadline())
         raise LeaderNotAvailableError(
             f"the leader of {self._replicas.name} failed before a commit"
         ) from problem
@@ -462,49 +697,44 @@ class ReplicatedPartition(LedPartition):
         until = self.deadline()
         if now.epoch != epoch or now.high_watermark >= end:
             return now.epoch == epoch
-        while (leader := self._led(until)).epoch == epoch:
-            try:
-                self._committed(leader, end, until, written=False)
-            except LeaderChanged:
-                self._leader = None
-            else:
-                return True
-            self._check_deadline(until)
-        return False
 
-    def _enter(self, entered: Stack, until: int) -> tuple[Leader, LockedPartition]:
+        def confirm_at(leader: Leader) -> bool:
+            if leader.epoch != epoch:
+                return False
+            self._wait_for_commit(leader, end, until, written=False)
+            return True
+
+        return self._calls.retry(confirm_at, until)
+
+    def _lock_leader(self, entered: Stack, until: int) -> tuple[Leader, LockedPartition]:
         """Take the append lock of the leader; of the next one if its directory fails or the leader
         changes.
         """
-        while True:
-            leader = self._led(until)
-            try:
-                self._check_answers(leader)
-                leader.partition.replica.require(
-                    leader.epoch, all_in_sync=True, needed=self._replicas.needed()
+
+        def lock(leader: Leader) -> tuple[Leader, LockedPartition]:
+            self._check_answers(leader)
+            leader.partition.replica.require(
+                leader.epoch, all_in_sync=True, needed=self._replicas.in_sync.needed_isr_size()
+            )
+            with stack() as tried:
+                held = tried.enter(
+                    leader.partition.exclusive(self._replicas.members.lock_deadline(until))
                 )
-                with stack() as tried:
-                    held = tried.enter(
-                        leader.partition.exclusive(self._replicas.lock_deadline(until))
-                    )
-                    leader.partition.replica.check_leads(held, leader.epoch)
-                    entered.take_over(tried)
-                return leader, held
-            except NotLeader:
-                self._leader = None
-            except EmbedlogError as problem:
-                self._failed(problem, until)
-            self._check_deadline(until)
+                leader.partition.replica.check_leads(held, leader.epoch)
+                entered.take_over(tried)
+            return leader, held
+
+        return self._calls.retry(lock, until)
 
     def following_sequence(self, stamp: Stamp) -> int:
         """As `Partition.following_sequence`. REQUIRES `exclusive`."""
-        return self._held_leader().following_sequence(stamp)
+        return self._locked_leader().following_sequence(stamp)
 
-    def _held_leader(self) -> Partition:
+    def _locked_leader(self) -> Partition:
         """The leader whose lock this thread holds: another thread may have seen the next one
         meanwhile.
         """
-        leader: Leader = self._held.leader
+        leader: Leader = self._locked.leader
         return leader.partition
 
     def held_replica(self) -> Partition | None:
@@ -512,21 +742,21 @@ class ReplicatedPartition(LedPartition):
         `exclusive`.
 
         A look for the leader could take the lock again. Raises LeaderNotAvailableError as long as
-        the start of its epoch is not committed (LEDPARTITION-3).
+        the start of its epoch is not committed.
         """
-        held: Leader | None = getattr(self._held, "leader", None)
-        if held is None:
+        leader: Leader | None = getattr(self._locked, "leader", None)
+        if leader is None:
             return None
-        now, replica = held.page()
+        now, replica = leader.page()
         if now.high_watermark < replica.epoch_start:
             raise LeaderNotAvailableError(
                 f"the leader of {self._replicas.name} has not committed the start of its epoch"
             )
-        return held.partition
+        return leader.partition
 
     def append_held(self, batch: bytes, stamp: Stamp | None = None) -> HeldAppend:
         """As `Partition.append_held`. REQUIRES `exclusive`."""
-        return self._held_leader().append_held(batch, stamp)
+        return self._locked_leader().append_held(batch, stamp)
 
     # ---- transactions ----------------------------------------------------------------------------
 
@@ -542,133 +772,48 @@ class ReplicatedPartition(LedPartition):
         """As `Partition.append_marker`, at the leader; it returns after the commit. A repetition
         finds the marker.
         """
-        self._check_open()
-        until = self._until(deadline_ns)
-        while True:
-            leader = self._led(until)
-            try:
-                self._check_answers(leader)
-                leader.partition.replica.require(
-                    leader.epoch, all_in_sync=True, needed=self._replicas.needed()
-                )
-                offset = leader.partition.append_marker(
-                    producer_id,
-                    epoch,
-                    commit=commit,
-                    coordinator_epoch=coordinator_epoch,
-                    deadline_ns=self._replicas.lock_deadline(until),
-                )
-                self._replicas.commit_for_all(leader, leader.partition.published().log_end, until)
-                return offset
-            except TooFew:
-                raise self._replicas.too_few(leader) from None
-            except (NotLeader, LeaderChanged):
-                self._leader = None
-            except EmbedlogError as problem:
-                self._failed(problem, until)
-            self._check_deadline(until)
+        self._calls.check_open()
+        until = self._calls.deadline_of(deadline_ns)
+
+        def append_at(leader: Leader) -> int | None:
+            self._check_answers(leader)
+            leader.partition.replica.require(
+                leader.epoch, all_in_sync=True, needed=self._replicas.in_sync.needed_isr_size()
+            )
+            offset = leader.partition.append_marker(
+                producer_id,
+                epoch,
+                commit=commit,
+                coordinator_epoch=coordinator_epoch,
+                deadline_ns=self._replicas.members.lock_deadline(until),
+            )
+            self._replicas.in_sync.commit_for_all(
+                leader, leader.partition.published().log_end, until
+            )
+            return offset
+
+        return self._calls.retry(append_at, until)
 
     def open_transactions(self) -> list[tuple[int, int, int]]:
         """As `Partition.open_transactions`, of the leader."""
-        return self._at_leader(lambda partition: partition.open_transactions())
+        return self._calls.read(lambda partition: partition.open_transactions())
 
     def stored_epoch(self, producer_id: int) -> int:
         """As `Partition.stored_epoch`, of the leader."""
-        return self._at_leader(lambda partition: partition.stored_epoch(producer_id))
+        return self._calls.read(lambda partition: partition.stored_epoch(producer_id))
 
     def delete_records(self, offset: int) -> int:
-        """As `Partition.delete_records`: the log start is on disk in all directories of the ISR
-        (REPLICATEDPARTITION-3).
+        """As `Partition.delete_records`: the log start is on disk in all directories of the ISR.
 
         Raises also NotEnoughReplicasError, NotEnoughDirectoriesError, LeaderNotAvailableError;
-        NotEnoughReplicasAfterAppendError if a replica may have deleted (RECORDDELETION-2).
+        NotEnoughReplicasAfterAppendError if a replica may have deleted.
         """
-        self._check_open()
+        self._calls.check_open()
         until = self.deadline()
         deletion = RecordDeletion(self._replicas, offset, until)
         try:
-            while True:
-                try:
-                    return deletion.everywhere(self._shown(until))
-                except (LeaderChanged, Fenced, NotLeader):
-                    self._leader = None
-                except EmbedlogError as problem:
-                    self._failed(problem, until)
-                self._check_deadline(until)
+            return self._calls.retry(deletion.delete_everywhere, until, self._calls.find_shown)
         except EmbedlogError as problem:
-            if not deletion.begun:
+            if not deletion.has_begun:
                 raise
-            raise deletion.unfinished(problem) from problem
-
-    # ---- reading ---------------------------------------------------------------------------------
-
-    def fetch(
-        self,
-        offset: int,
-        *,
-        max_bytes: int = 1 << 20,
-        isolation: str = "read_uncommitted",
-        upto: int | None = None,
-        pool: BufferPool | None = None,
-    ) -> Fetched:
-        """As `Partition.fetch`, from the leader; within `exclusive` up to the log end
-        (REPLICA-22).
-        """
-        held: Leader | None = getattr(self._held, "leader", None)
-        if held is not None:
-            return held.partition.replica.read(offset, max_bytes, upto)
-        return self._at_leader(
-            lambda partition: partition.fetch(
-                offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool
-            )
-        )
-
-    def point(self, offset: int, committed: bool) -> PointRead | None:
-        """As `Partition.point`, of the leader, while nothing in the set changes; otherwise None."""
-        watch = self._watched()
-        if watch is None:
-            return None
-        with suppress(EmbedlogError):
-            found = watch.leader.partition.point(offset, committed)
-            if found is not None and watch.is_unchanged() and self._shows(watch.leader):
-                return found
-        return None
-
-    def tail(self, offset: int, isolation: str) -> LeaderTail | None:
-        """As `Partition.tail`, of the leader. It ends with the next change in the set."""
-        watch = self._watched()
-        if watch is None:
-            return None
-        with suppress(EmbedlogError):
-            found = watch.leader.partition.tail(offset, isolation)
-            return None if found is None else LeaderTail(found, watch)
-        return None
-
-    def _watched(self) -> LeaderWatch | None:
-        """The leader of the last call if it may be read by the short paths (LEDPARTITION-3); None
-        while that is not known.
-        """
-        known = self._watch
-        if known is not None and known.leader is self._leader and known.is_unchanged():
-            return known
-        self._check_leader()
-        leader = self._leader
-        changes = self._changes
-        version = self._checked_version
-        if (
-            leader is None
-            or self._replicas.read_only
-            or changes != self._replicas.changes
-            or version & 1
-        ):
-            return None
-        with suppress(EmbedlogError):
-            now, replica = leader.partition.replica.published()
-            if (
-                leads(leader, now, replica)
-                and now.high_watermark >= replica.epoch_start
-                and now.epoch >= self._lowest
-            ):
-                self._watch = self._replicas.watch(leader, changes, version)
-                return self._watch
-        return None
+            raise deletion.unfinished_error(problem) from problem

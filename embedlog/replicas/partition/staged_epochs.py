@@ -5,12 +5,10 @@ Each of them replaces this file in the new leader and in its followers. One afte
 syncs are most of the time of a failover. A file system writes those that are requested together
 with few commits of its journal.
 
-STAGEDEPOCHS-1  the files are temporaries and nothing depends on them (`epoch_file`): an error leaves
-    the work to its usual place
-STAGEDEPOCHS-2  the first partition waits for its own files only; each later step prepares twice as
-    many, up to `STEP_MAX`
-STAGEDEPOCHS-3  no lock of a partition is taken. While one thread prepares, the others do not wait
-    for it
+The files are temporaries and nothing depends on them: an error leaves the work to its usual place.
+The first partition waits for its own files only; each later step prepares twice as many, up to
+`STEP_MAX`. No lock of a partition is taken. While one thread prepares, the others do not wait for
+it.
 """
 
 from __future__ import annotations
@@ -44,8 +42,8 @@ class StagedEpochs:
     """
 
     def __init__(self, elected: Sequence[Elected]) -> None:
-        self._left = list(elected)
-        self._step = 1
+        self._unprepared = list(elected)
+        self._step = 1  # partitions that are prepared together next
         self._mutex = threading.Lock()
 
     def prepare(self, partition: Elected, state: State) -> None:
@@ -55,25 +53,27 @@ class StagedEpochs:
         if not self._mutex.acquire(blocking=False):
             return
         try:
-            if partition in self._left:
-                at = self._left.index(partition)
-                chosen = self._left[at : at + self._step]
-                del self._left[at : at + self._step]
+            if partition in self._unprepared:
+                first = self._unprepared.index(partition)
+                partitions = self._unprepared[first : first + self._step]
+                del self._unprepared[first : first + self._step]
                 self._step = min(2 * self._step, STEP_MAX)
-                _stage(chosen, state)
+                _stage(partitions, state)
         finally:
             self._mutex.release()
 
 
-def _stage(chosen: Sequence[Elected], state: State) -> None:
-    staged: list[Staging] = []
-    synced: list[bool] = []
+def _stage(partitions: Sequence[Elected], state: State) -> None:
+    """Write the epochs of these partitions, and sync them together."""
+    stagings: list[Staging] = []
+    are_synced: list[bool] = []
     try:
-        for each in chosen:
-            staged += each.stage_epochs(state)
-        synced = files.sync_all([each.fd for each in staged])
+        for partition in partitions:
+            stagings += partition.stage_epochs(state)
+        are_synced = files.sync_all([staging.fd for staging in stagings])
     finally:
-        for number, one in enumerate(staged):
+        for number, staging in enumerate(stagings):
+            is_synced = number < len(are_synced) and are_synced[number]
             # a temporary that is left is removed by the next open
             with contextlib.suppress(EmbedlogError):
-                one.finish(synced=number < len(synced) and synced[number])
+                staging.finish(synced=is_synced)

@@ -4,7 +4,7 @@ the set changes.
 A short path reads one file and one control page. It shows neither that a decision has another
 leader, nor that a directory was removed or opened again. So each of its results counts only if,
 after the read, the topics word of every directory and the directories themselves are those of the
-last look for the leader (LEDPARTITION-4, LEDPARTITION-5). Otherwise the reader fetches from its
+last look for the leader. Otherwise the reader fetches from its
 unchanged offset, which finds the present leader.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from embedlog._native.system import TopicsWords
     from embedlog.partition.interfaces import TailedLog
     from embedlog.replicas.members.open_directories import OpenDirectories
-    from embedlog.replicas.partition.leaders import Leader
+    from embedlog.replicas.partition.leader import Leader
 
 
 class LeaderWatch:
@@ -54,10 +54,10 @@ class LeaderTail:
     def records(self) -> list[Record] | None:
         """As `Tail.records`. None also after a change in the set; then `offset` is unchanged."""
         tail = self._tail
-        found = tail.records()
-        if found is None or not self._watch.is_unchanged():
+        records = tail.records()
+        if records is None or not self._watch.is_unchanged():
             return None
         self.offset = tail.offset
         self.end = tail.end
         self.size_bytes = tail.size_bytes
-        return found
+        return records

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from embedlog.descriptions.replicas import RepairedReplica, ReplicaDifference
 from embedlog.errors import NotEnoughDirectoriesError, StorageError
-from embedlog.replicas.decisions.copy_renewal import Damage, damage_of
+from embedlog.replicas.decisions.copy_renewal import CopyDamage, find_damage
 from embedlog.replicas.rules.records import LOG
 
 if TYPE_CHECKING:
@@ -71,13 +71,13 @@ class DecisionCopies:
             end_offset=damage.end,
         )
 
-    def _find_damage(self, opened: OpenMember) -> Damage | None:
+    def _find_damage(self, opened: OpenMember) -> CopyDamage | None:
         """The damage of a copy. A directory that fails, or is missing, has none."""
         directories = self._members.directories
         if directories.get(opened.node) is None:
             return None
         try:
-            damage = damage_of(opened.copy)
+            damage = find_damage(opened.copy)
             loss = None if damage is None else directories.loss_of(opened.node)
         except StorageError as problem:
             directories.fail(opened.node, problem)

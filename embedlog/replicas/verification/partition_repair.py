@@ -31,14 +31,14 @@ from embedlog.descriptions.replicas import RepairedReplica, ReplicaDifference
 from embedlog.errors import ClosedError, CorruptRecordError, EmbedlogError, LeaderNotAvailableError
 from embedlog.partition.replication.replica_log import Fenced, NotLeader
 from embedlog.replicas.partition.copying import copy
-from embedlog.replicas.partition.leaders import LeaderChanged
+from embedlog.replicas.partition.leader import LeaderChanged
 from embedlog.replicas.verification.comparison import Difference, SourceDamagedError, check, compare
 from embedlog.replicas.verification.renewal import load_problem, renew
 from embedlog.storage import files
 
 if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
-    from embedlog.replicas.partition.leaders import Leader
+    from embedlog.replicas.partition.leader import Leader
     from embedlog.replicas.partition.partition_replicas import PartitionReplicas
     from embedlog.replicas.verification.comparison import Note
 
@@ -62,11 +62,11 @@ class PartitionRepair:
         """
         until = self._deadline()
         while True:
-            leader = self._replicas.leader(until)
+            leader = self._replicas.leaders.find_leader(until)
             try:
                 return self._compare_with(leader, note)
             except EmbedlogError:
-                if self._replicas.leads(leader) or system.boot_ns() >= until:
+                if self._replicas.members.is_leading(leader) or system.boot_ns() >= until:
                     raise
             except LeaderChanged as changed:
                 if system.boot_ns() >= until:
@@ -83,13 +83,13 @@ class PartitionRepair:
 
         Raises the problem if it is another one, or if the directory of the leader fails.
         """
-        failing = self._replicas.failing(problem)
+        failing = self._replicas.members.find_failed_node(problem)
         if failing == leader.node and not files.is_directory(leader.partition.path):
             return [self._describe_unread(failing, leader, problem)]  # it leads until the repair
         if failing != node:
             raise problem
-        self._replicas.blame(problem)
-        if node not in self._replicas.damaged:
+        self._replicas.members.blame(problem)
+        if node not in self._replicas.members.damaged:
             return []
         return [self._describe_unread(node, leader, problem)]
 
@@ -103,15 +103,15 @@ class PartitionRepair:
         )
 
     def _compare_with(self, leader: Leader, note: Note) -> list[ReplicaDifference]:
-        unloaded = self._replicas.unloaded()
+        unloaded = self._replicas.members.find_load_problems()
         differences = [
             self._describe_unread(node, leader, problem) for node, problem in unloaded.items()
         ]
-        followers = dict(self._replicas.in_sync(leader)[1:])
-        for node in self._replicas.damaged.keys() - followers.keys() - {leader.node}:
-            if not self._replicas.is_member(leader, node):
+        followers = dict(self._replicas.in_sync.find_replicas(leader)[1:])
+        for node in self._replicas.members.damaged.keys() - followers.keys() - {leader.node}:
+            if not self._replicas.in_sync.is_member(leader, node):
                 continue
-            resting = self._replicas.reached(node, damaged=True)
+            resting = self._replicas.members.find_replica(node, damaged=True)
             if resting is not None:
                 followers[node] = resting
         for node, follower in sorted(followers.items()):
@@ -128,7 +128,7 @@ class PartitionRepair:
                 continue
             if difference is not None:
                 differences.append(self._describe(node, difference))
-        if len(self._replicas.in_sync(leader)) == 1:
+        if len(self._replicas.in_sync.find_replicas(leader)) == 1:
             try:
                 check(leader.partition, leader.partition.published().log_start)
             except SourceDamagedError as problem:
@@ -161,9 +161,9 @@ class PartitionRepair:
             return self._renew(node, problem)
         until = self._deadline()
         while True:
-            leader = self._replicas.leader(until)
+            leader = self._replicas.leaders.find_leader(until)
             if leader.node == node:
-                self._replicas.hand_over(leader, until, "its replica is damaged")
+                self._replicas.leaders.hand_over(leader, until, "its replica is damaged")
             else:
                 try:
                     return self._repair(leader, node, note)
@@ -178,9 +178,9 @@ class PartitionRepair:
     def _renew(self, node: int, problem: EmbedlogError) -> RepairedReplica:
         """Begin a replica again that cannot be loaded, and copy everything."""
         renew(self._replicas, node, problem, self._deadline)
-        self._replicas.note_repair(node)
-        leader = self._replicas.leader(self._deadline())
-        follower = self._replicas.reached(node, damaged=True)
+        self._replicas.members.note_repair(node)
+        leader = self._replicas.leaders.find_leader(self._deadline())
+        follower = self._replicas.members.find_replica(node, damaged=True)
         if follower is None:
             raise LeaderNotAvailableError(
                 f"the directory of node {node} fails: {self._replicas.name} is copied after it "
@@ -200,7 +200,7 @@ class PartitionRepair:
         )
 
     def _repair(self, leader: Leader, node: int, note: Note) -> RepairedReplica | None:
-        follower = self._replicas.reached(node, damaged=True)
+        follower = self._replicas.members.find_replica(node, damaged=True)
         if follower is None:
             raise LeaderNotAvailableError(
                 f"the directory of node {node} fails: {self._replicas.name} is repaired after it "
@@ -249,7 +249,7 @@ class PartitionRepair:
     ) -> None:
         """Leave ISR and ELR, and lose the role."""
         reason = f"node {node}: {difference.kind} from offset {difference.first} on"
-        self._replicas.leave(leader, node, self._deadline(), reason, lost=True)
+        self._replicas.in_sync.remove_from_isr(leader, node, self._deadline(), reason, lost=True)
         with follower.replica.exclusive(self._deadline()) as locked:
             without_role = locked.replica._replace(role=ROLE_NONE, maximal_isr=0, decided_isr=0)
             locked.publish(locked.published, without_role)
@@ -259,7 +259,7 @@ class PartitionRepair:
         """Cut the log at the difference. Raises LeaderChanged if the replica follows or joins
         meanwhile: it is compared again.
         """
-        self._replicas.check_left(leader, node, self._deadline())
+        self._replicas.in_sync.check_outside_isr(leader, node, self._deadline())
         start = leader.shown().log_start
         with follower.replica.exclusive(self._deadline()) as locked:
             if locked.replica.role != ROLE_NONE:
@@ -277,7 +277,7 @@ class PartitionRepair:
         while end < high_watermark:
             end = copy(leader, follower, high_watermark, self._deadline())
             high_watermark = leader.shown().high_watermark
-        self._replicas.join(leader, node, self._deadline())
+        self._replicas.in_sync.add_to_isr(leader, node, self._deadline())
 
 
 def repair_damaged(
@@ -291,8 +291,8 @@ def repair_damaged(
         if ending():
             raise ClosedError("the log is closed during a repair")
 
-    for node, damage in list(replicas.damaged.items()):
-        if system.boot_ns() < damage.repair.next_ns() or not replicas.is_open(node):
+    for node, damage in list(replicas.members.damaged.items()):
+        if system.boot_ns() < damage.repair.next_ns() or not replicas.members.is_open(node):
             continue
         damage.repair.count_change()
         try:
@@ -306,4 +306,4 @@ def repair_damaged(
             text = f"{replicas.name}: the damaged replica of node {node} is not repaired"
             _logging.report(logger, logging.WARNING, (replicas.topic_id, text), text, failure)
         else:
-            replicas.note_repair(node)
+            replicas.members.note_repair(node)

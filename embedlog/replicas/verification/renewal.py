@@ -29,7 +29,7 @@ from embedlog.errors import (
 )
 from embedlog.partition.replication.replica_log import Fenced, NotLeader
 from embedlog.replicas.members.open_directories import DAMAGE
-from embedlog.replicas.partition.leaders import LeaderChanged
+from embedlog.replicas.partition.leader import LeaderChanged
 from embedlog.replicas.verification.comparison import SourceDamagedError, check
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def load_problem(
     A damaged leader-epoch-checkpoint is made again.
     """
     try:
-        partition = replicas.reached(node, damaged=True)
+        partition = replicas.members.find_replica(node, damaged=True)
         if partition is not None:
             with partition.replica.exclusive(deadline()) as locked:
                 locked.epochs()
@@ -65,14 +65,16 @@ def renew(
     """
     until = deadline()
     while True:
-        leader = replicas.leader(until)
+        leader = replicas.leaders.find_leader(until)
         try:
             if leader.node == node:
-                replicas.hand_over(leader, until, "its replica is damaged")
+                replicas.leaders.hand_over(leader, until, "its replica is damaged")
             else:
                 check(leader.partition, leader.shown().log_start)
-                replicas.leave(leader, node, until, f"node {node}: {problem}", lost=True)
-                if replicas.begin_again(leader, node, until):
+                replicas.in_sync.remove_from_isr(
+                    leader, node, until, f"node {node}: {problem}", lost=True
+                )
+                if replicas.in_sync.begin_again(leader, node, until):
                     logger.warning(
                         "%s: node %d is copied again from node %d: %s",
                         replicas.name,

@@ -72,7 +72,7 @@ class Verification:
             try:
                 differences += repair.find_differences(count.add)
             except (LeaderNotAvailableError, UnknownTopicOrPartitionError) as problem:
-                if decisions and self._set.replicas(place, tp.topic).deleted():
+                if decisions and self._set.replicas(place, tp.topic).members.is_deleted():
                     continue  # one of all topics was deleted meanwhile
                 if unled is None or not isinstance(problem, LeaderNotAvailableError):
                     raise

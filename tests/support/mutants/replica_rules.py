@@ -55,7 +55,7 @@ def _only_given_members(
 
 
 @replaces(
-    "absent_member_left", "embedlog.replicas.partition.partition_replicas:PartitionReplicas._evict"
+    "absent_member_left", "embedlog.replicas.partition.in_sync_replicas:InSyncReplicas._evict"
 )
 def _not_evicted(
     original: Any, self: Any, leader: Any, node: int, end: int, deadline_ns: int
@@ -88,12 +88,12 @@ def _installed_over_any(
     return True
 
 
-@replaces("shown_at_once", "embedlog.replicas.partition.led_partition:LedPartition._shown")
+@replaces("shown_at_once", "embedlog.replicas.partition.leader_calls:LeaderCalls.find_shown")
 def _shown_before_the_start(original: Any, self: Any, deadline_ns: int) -> Any:
-    return self._led(deadline_ns)
+    return self.find(deadline_ns)
 
 
-@replaces("always_complete", "embedlog.replicas.partition.leaders:Leaders._seen")
+@replaces("always_complete", "embedlog.replicas.partition.leaders:Leaders._observe_replica")
 def _seen_complete(original: Any, self: Any, member: Any) -> Any:
     return replace(original(self, member), condition=Condition.COMPLETE)
 
@@ -117,7 +117,9 @@ def _first_alone(original: Any, replicas: Any, end: int, deadline_ns: int) -> An
     return original(replicas[:1], end, deadline_ns)
 
 
-@replaces("everything_survived", "embedlog.replicas.partition.replicated_partition:survived")
+@replaces(
+    "everything_survived", "embedlog.replicas.partition.replicated_partition:reduce_to_survivors"
+)
 def _taken_for_present(original: Any, progress: Any, leader: Any, stamp: Any) -> None:
     return None
 
@@ -196,12 +198,12 @@ def _damage_is_an_error(original: Any, self: Any, node: int, problem: Any) -> No
 
 
 @replaces(
-    "near_at_any_offset", "embedlog.replicas.partition.nearby_partition:NearbyPartition._near"
+    "near_at_any_offset", "embedlog.replicas.partition.nearby_partition:NearbyPartition._find_near"
 )
 def _follower_of_any_epoch(original: Any, self: Any, offset: int) -> Any:
-    self._epoch, self._nodes = self._replicas.in_rack(self._rack)
+    self._epoch, self._nodes = self._replicas.members.find_in_rack(self._rack)
     for node in self._nodes:
-        if (found := self._replicas.reached(node)) is not None:
+        if (found := self._replicas.members.find_replica(node)) is not None:
             self._node = node
             return found
     return None

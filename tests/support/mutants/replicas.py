@@ -11,7 +11,8 @@ def _no_clone_is_found(original, directories):
 
 
 @replaces(
-    "minority_decides", "embedlog.replicas.decisions.decision_session:Session._require_majority"
+    "minority_decides",
+    "embedlog.replicas.decisions.decision_session:DecisionSession._require_majority",
 )
 def _any_number_is_enough(original, self, nodes, states, undecided=False):
     return None
@@ -22,12 +23,15 @@ def _promised_in_memory_only(original, self, new):
     self.promise = new
 
 
-@replaces("longest_copy_leads", "embedlog.replicas.decisions.copies:advancement")
+@replaces("longest_copy_leads", "embedlog.replicas.decisions.copies:advancement_of")
 def _length_alone(original, copy):
     return (0, copy.end)
 
 
-@replaces("found_record_counts", "embedlog.replicas.decisions.decision_session:Session._is_settled")
+@replaces(
+    "found_record_counts",
+    "embedlog.replicas.decisions.decision_session:DecisionSession._is_settled",
+)
 def _settled_as_it_is(original, self, best, view):
     return True
 
@@ -38,7 +42,8 @@ def _not_synced(original, self, deadline_ns):
 
 
 @replaces(
-    "old_voters_alone", "embedlog.replicas.decisions.decision_session:Session._require_majority"
+    "old_voters_alone",
+    "embedlog.replicas.decisions.decision_session:DecisionSession._require_majority",
 )
 def _a_majority_of_the_old_ones(original, self, nodes, states, undecided=False):
     original(self, nodes, states[:1], undecided)
@@ -46,7 +51,7 @@ def _a_majority_of_the_old_ones(original, self, nodes, states, undecided=False):
 
 @replaces(
     "acknowledged_by_the_leader",
-    "embedlog.replicas.partition.partition_replicas:PartitionReplicas.commit",
+    "embedlog.replicas.partition.in_sync_replicas:InSyncReplicas.commit",
 )
 def _committed_at_once(original, self, leader, end, deadline_ns, *, wait=True):
     return end
