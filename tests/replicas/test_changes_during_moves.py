@@ -38,11 +38,15 @@ def test_a_topic_that_is_deleted_meanwhile_does_not_end_a_comparison_of_all(
     made(tmp_path)
     with opened(tmp_path) as log, opened(tmp_path) as other:
         log.create_topic("gone", 3)
-        once_before(monkeypatch, PartitionRepair, "differences", lambda: other.delete_topic("gone"))
+        once_before(
+            monkeypatch, PartitionRepair, "find_differences", lambda: other.delete_topic("gone")
+        )
         assert log.verify_replicas() == []
         assert log.repair().left == {}
         log.create_topic("gone")
-        once_before(monkeypatch, PartitionRepair, "differences", lambda: other.delete_topic("gone"))
+        once_before(
+            monkeypatch, PartitionRepair, "find_differences", lambda: other.delete_topic("gone")
+        )
         with pytest.raises(embedlog.UnknownTopicOrPartitionError):
             log.verify_replicas("gone")
 
