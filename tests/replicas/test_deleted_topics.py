@@ -359,7 +359,7 @@ def test_a_topic_that_existed_only_during_a_creation_leaves_no_offset(
             if len(forgotten) == 1:
                 made(other)
                 commit(other)
-                topic_id = other._engine.set.topics.identified("t")[1]  # type: ignore[attr-defined]
+                topic_id = other._engine.set.topics.topic_with_id("t")[1]  # type: ignore[attr-defined]
                 other._engine.set.decide(lambda state: DeleteTopic(topic_id))  # type: ignore[attr-defined]
 
         with monkeypatch.context() as patched:

@@ -30,7 +30,7 @@ def check_refused(root: Path, *names: str) -> None:
     before = content(root)
     for order in (names, names[::-1]):
         for read_only in (False, True):
-            with pytest.raises(ReplicaSetError, match="two sets: neither one names the other"):
+            with pytest.raises(ReplicaSetError, match="two sets: "):
                 embedlog.open([root / name for name in order], config=LIMITED, read_only=read_only)
     assert content(root) == before
 
