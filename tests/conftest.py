@@ -33,8 +33,8 @@ from embedlog.config.topic import LogConfig
 from embedlog.coordination.groups.group_coordinator import Groups
 from tests.faults.harness.processes import Nursery
 from tests.kafka import oracle
-from tests.spark import session
 from tests.support import leaks
+from tests.support import spark_session as session
 from tests.support.campaign_report import (  # hooks: pytest finds them by their names
     leave_out_what_passed,
     pytest_runtest_call,  # noqa: F401

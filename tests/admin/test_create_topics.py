@@ -12,7 +12,7 @@ import pytest
 
 import embedlog
 from embedlog import errors as e
-from tests.admin.test_topics import QUIET, failing, log, tree
+from tests.support.full_disks import QUIET, failing, log, tree
 
 __all__ = ["log"]
 

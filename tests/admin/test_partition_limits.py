@@ -13,8 +13,8 @@ import pytest
 import embedlog
 from embedlog.config.options import PARTITIONS_MAX
 from embedlog.errors import ConfigError, InvalidPartitionsError
-from tests.admin.test_topics import QUIET, tree
-from tests.tools.cli.conftest import run
+from tests.support.command_line import run
+from tests.support.full_disks import QUIET, tree
 
 __all__ = ["run"]
 

@@ -9,7 +9,7 @@ import pytest
 import embedlog
 from embedlog import TopicPartition
 from embedlog.errors import LeaderNotAvailableError
-from tests.replicas.test_opening import opened, paths
+from tests.support.opened_sets import opened, paths
 
 
 @pytest.mark.parametrize("read_only", [False, True])

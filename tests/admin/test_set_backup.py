@@ -30,10 +30,10 @@ from embedlog.partition.partition import Partition
 from embedlog.partition.pinned_segments import Pin
 from embedlog.replicas.rules.events import RaiseEpoch
 from embedlog.storage import file_names
-from tests.admin.test_backup import KEPT, QUIET
 from tests.faults.harness.processes import until
-from tests.replicas.test_opening import paths
+from tests.support.backups import KEPT, QUIET
 from tests.support.changes_during_copies import deleting
+from tests.support.opened_sets import paths
 
 SHORT = {**QUIET, "lock.timeout.ms": 2000}
 STATE = "__transaction_state"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +15,12 @@ import pytest
 
 import embedlog
 from embedlog import errors as e
-from embedlog.storage import checkpoints, file_names, files
+from embedlog.storage import checkpoints, file_names
 from embedlog.storage.identity import new_id, read_topic_id
 from embedlog.topic import TOPICS, Topic
 from embedlog.types import TopicPartition
-
-QUIET = {"housekeeping": False}
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[Any]:
-    with embedlog.open(tmp_path / "log", config=QUIET) as opened:
-        yield opened
-
-
-def tree(path: Path) -> dict[str, bytes]:
-    """Names and contents of all files that are not locks or mapped pages."""
-    ours = (file_names.CONTROL, file_names.DIRECTORY_LOCK, file_names.PAGE, file_names.LOCK)
-    return {
-        str(each.relative_to(path)): each.read_bytes() if each.is_file() else b"a directory"
-        for each in path.rglob("*")
-        if each.name not in ours
-    }
+from tests.support.full_disks import QUIET, failing, tree
+from tests.support.full_disks import log as log
 
 
 def write(log: Any, topic: str, partition: int, count: int) -> None:
@@ -136,26 +120,6 @@ def test_a_topic_that_cannot_be_leaves_no_trace(
     assert tree(log.path) == before
     log.create_topic("usable", 1)
     assert log.topics() == ["here.it.is", "usable"]
-
-
-def failing(monkeypatch: pytest.MonkeyPatch, step: int, *, ever_after: bool) -> Callable[[], bool]:
-    """Let the `step`th change of the disk fail for want of space; returns whether that step was
-    reached.
-    """
-    done = [0]
-
-    def wrap(act: Callable[..., Any]) -> Callable[..., Any]:
-        def maybe(*arguments: Any, **keywords: Any) -> Any:
-            done[0] += 1
-            if done[0] == step or (ever_after and done[0] > step):
-                raise e.StorageError("cannot write", errno=errno.ENOSPC, path="full")
-            return act(*arguments, **keywords)
-
-        return maybe
-
-    for name in ("mkdir", "write_all", "rename", "sync_directory"):
-        monkeypatch.setattr(files, name, wrap(getattr(files, name)))
-    return lambda: done[0] >= step
 
 
 @pytest.mark.parametrize("ever_after", [False, True], ids=["once", "from then on"])

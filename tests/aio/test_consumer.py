@@ -27,26 +27,8 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
     WakeupError,
 )
-from tests.support.event_loops import run, turns_until
-
-TP = TopicPartition("one", 0)
-FROM_START = {"auto_offset_reset": "earliest"}
-
-
-def fill(log: embedlog.Log, count: int, topic: str = "one", start: int = 0, **config: Any) -> None:
-    with log.producer(**config) as producer:
-        for number in range(start, start + count):
-            producer.send(topic, b"%d" % number, key=b"%d" % number)
-
-
-def numbers(records: list[embedlog.Record]) -> list[int]:
-    return [int(record.value) for record in records]
-
-
-async def waiting(consumer: AsyncConsumer) -> None:
-    """Until its thread sleeps in the log."""
-    await turns_until(lambda: consumer._sync is not None and consumer._sync._waiter.poll_count > 0)
-
+from tests.support.asyncio_logs import FROM_START, TP, fill, first_of_iteration, numbers, waiting
+from tests.support.event_loops import run
 
 # ---- records -----------------------------------------------------------------------------------------------------------
 
@@ -180,11 +162,6 @@ def test_interceptors_see_each_record_once(log: embedlog.Log) -> None:
 
     run(main())
     assert seen == list(range(100))
-
-
-async def first_of_iteration(consumer: AsyncConsumer) -> None:
-    async for _ in consumer:
-        return
 
 
 # ---- cancelling --------------------------------------------------------------------------------------------------------

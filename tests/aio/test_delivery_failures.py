@@ -10,8 +10,8 @@ import pytest
 
 import embedlog
 from embedlog.errors import DeliveryError, UnknownTopicOrPartitionError
-from tests.producer.test_delivery_failures import lost_lines
 from tests.support import producer_helpers
+from tests.support.delivery_failures import lost_lines
 from tests.support.producer_helpers import Stuck
 
 log = producer_helpers.log

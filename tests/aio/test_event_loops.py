@@ -15,7 +15,7 @@ import pytest
 import embedlog
 from embedlog import TopicPartition
 from embedlog.aio.consumer import AsyncConsumer
-from tests.aio.test_consumer import FROM_START, TP, fill, first_of_iteration, numbers, waiting
+from tests.support.asyncio_logs import FROM_START, TP, fill, first_of_iteration, numbers, waiting
 from tests.support.event_loops import (
     Slow,
     Ticker,

@@ -18,21 +18,7 @@ from embedlog.columns.arrow_export import ALL_COLUMNS, Layout, check_columns, sc
 from embedlog.columns.batch import Batch
 from embedlog.errors import ConfigError
 from embedlog.format.record_columns import BytesColumn, Decoded, Headers
-
-HEADER = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
-SCHEMA = pyarrow.schema(
-    [
-        ("topic", pyarrow.dictionary(pyarrow.int32(), pyarrow.string())),
-        ("partition", pyarrow.int32()),
-        ("offset", pyarrow.int64()),
-        ("timestamp", pyarrow.timestamp("ms", "UTC")),
-        ("timestamp_type", pyarrow.int8()),
-        ("key", pyarrow.binary()),
-        ("value", pyarrow.binary()),
-        ("headers", pyarrow.list_(HEADER)),
-        ("leader_epoch", pyarrow.int32()),
-    ]
-)
+from tests.support.scan_schema import SCHEMA
 
 KEYS = [None, b"", b"k\x00", None, b"key"]
 VALUES = [b"one", None, b"", b"\xff\xfe", b"five"]

@@ -13,7 +13,7 @@ from embedlog.columns.arrow_export import ALL_COLUMNS
 from embedlog.columns.chunks import FEW_OFFSETS, ChunkSource
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError
 from embedlog.format.record_batch import Chain, scan
-from tests.consumer.test_few_records import T0, filled, flip, opened
+from tests.support.short_fetches import T0, filled, flip, opened
 from tests.support.sparse_logs import COMPACTED, compact, transact
 
 pyarrow = pytest.importorskip("pyarrow")

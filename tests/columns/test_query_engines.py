@@ -17,8 +17,8 @@ import embedlog
 import embedlog.duckdb
 import embedlog.polars
 from embedlog.polars import Narrow
-from tests.interop.test_golden import TOPICS
 from tests.support import random_log
+from tests.support.golden_records import TOPICS
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'embedlog[arrow]'")
 duckdb = pytest.importorskip("duckdb", reason="needs duckdb: pip install 'embedlog[duckdb]'")

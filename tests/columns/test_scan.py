@@ -31,8 +31,8 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.types import TopicPartition
-from tests.columns.test_batch import SCHEMA
 from tests.support.fake_engine import ABORT, COMMIT, FakeEngine, FakePartition, Row
+from tests.support.scan_schema import SCHEMA
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import embedlog
 from embedlog.consumer.fetcher import Fetcher
 from embedlog.errors import CorruptRecordError
-from tests.consumer.test_few_records import T0, flip, opened, whole
+from tests.support.short_fetches import T0, flip, opened, whole
 
 
 def first_poll(log: embedlog.Log, **options: object) -> list[embedlog.Record]:

@@ -21,8 +21,8 @@ from embedlog import AsyncConsumer, AsyncProducer, Consumer, Producer, TopicPart
 from embedlog._native import system
 from embedlog.storage import file_names, files
 from embedlog.storage.liveness import Lease
-from tests.interrupts.strike import Strike
 from tests.support.interrupts import within
+from tests.support.strike import Strike
 
 SAMPLE = 20  # of the points of a close
 CLOSE_S = 20.0

@@ -22,7 +22,7 @@ from embedlog.partition import point_reads
 from embedlog.partition.recent_batches import RecentBatches
 from embedlog.partition.truncation import log_cut
 from embedlog.storage import file_names
-from tests.consumer.test_few_records import SMALL, T0, compare, filled, flip, opened, whole
+from tests.support.short_fetches import SMALL, T0, compare, filled, flip, opened, whole
 
 
 @pytest.fixture(autouse=True)

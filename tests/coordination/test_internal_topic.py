@@ -19,31 +19,9 @@ from embedlog.errors import FencedError, LockTimeoutError, StorageError
 from embedlog.partition.partition import Partition
 from embedlog.storage import files
 from tests.faults.harness.processes import Nursery
+from tests.support.internal_topics import NAME, Newest, topic_of
 from tests.support.interrupts import OF_THIS_INTERPRETER, Interrupt, within
 from tests.support.mutants import mutated
-
-NAME = "__transaction_state"
-
-
-class Newest:
-    """The last value of every key."""
-
-    def __init__(self) -> None:
-        self.values: dict[bytes, bytes] = {}
-        self.applied = 0
-
-    def apply(self, key: bytes, value: bytes | None) -> None:
-        self.applied += 1
-        if value is None:
-            self.values.pop(key, None)
-        else:
-            self.values[key] = value
-
-
-def topic_of(log: embedlog.Log, partitions: int = 3, **config: str) -> InternalTopic[Newest]:
-    own = {name.replace("_", "."): value for name, value in config.items()}
-    settings = {"cleanup.policy": "compact", "compression.type": "uncompressed"} | own
-    return InternalTopic(log._engine, NAME, partitions=partitions, config=settings, view=Newest)
 
 
 def soon() -> int:

@@ -14,7 +14,7 @@ import pytest
 
 from embedlog.format import buffer_pool
 from embedlog.format.buffer_pool import BufferPool
-from tests.interrupts.strike import Strike
+from tests.support.strike import Strike
 
 
 def test_a_block_comes_back_with_its_last_view() -> None:

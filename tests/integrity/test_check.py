@@ -14,7 +14,8 @@ import pytest
 
 import embedlog
 from tests.conftest import FEW_PARTITIONS
-from tests.integrity.damaged_logs import (
+from tests.support.campaign_report import add_counts
+from tests.support.damaged_logs import (
     PATIENT_S,
     QUIET,
     SETTINGS,
@@ -26,7 +27,6 @@ from tests.integrity.damaged_logs import (
     names_of,
     rows,
 )
-from tests.support.campaign_report import add_counts
 
 CACHES_WITHOUT_CHECK = (  # a change of these files loses nothing, and some have no checksum
     ".kafka_cleanshutdown",

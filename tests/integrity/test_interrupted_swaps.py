@@ -14,7 +14,7 @@ import pytest
 import embedlog
 from embedlog.partition.compaction import swap
 from embedlog.partition.recovery import overflow
-from tests.partition import test_overflowed_segments as overflowed_segments
+from tests.support import overflowed_segments
 from tests.support.broker_directories import GENERATIONS, build
 from tests.support.crash_states import (
     CONFIG,

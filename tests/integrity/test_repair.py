@@ -13,7 +13,8 @@ import pytest
 
 import embedlog
 from embedlog.storage import file_names
-from tests.integrity.damaged_logs import (
+from tests.support.campaign_report import add_counts
+from tests.support.damaged_logs import (
     PATIENT_S,
     QUIET,
     TOPIC,
@@ -25,7 +26,6 @@ from tests.integrity.damaged_logs import (
     names_of,
     rows,
 )
-from tests.support.campaign_report import add_counts
 from tests.support.decision_logs import killed
 
 UNREPAIRABLE = {"headers", "identity"}

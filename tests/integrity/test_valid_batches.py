@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from tests.integrity.damaged_logs import QUIET, TOPIC, extents
+from tests.support.damaged_logs import QUIET, TOPIC, extents
 
 RECORDS = 6
 

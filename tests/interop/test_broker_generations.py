@@ -13,8 +13,8 @@ import pytest
 
 import embedlog
 from tests.support.broker_directories import GENERATIONS, TORN_BYTES, Generation, build
+from tests.support.given_directories import give
 from tests.support.kafka_log_reader import ReadRecord, read_partition
-from tests.tools.handover.given_directories import give
 
 CONFIG: dict[str, Any] = {"housekeeping": False}
 COMPACT: dict[str, Any] = {

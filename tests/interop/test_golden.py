@@ -9,9 +9,8 @@ read-only must show the same without touching a byte.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,60 +20,13 @@ from embedlog.format.record_batch import Chain
 from embedlog.partition.segment_info import info_from_files
 from embedlog.storage import file_names, files
 from tests.kafka import CLEAN, GOLDEN, UNCLEAN
-from tests.kafka.client import told
+from tests.support.golden_records import DIRECTORIES, TOPICS, consumed, in_order, wanted
 
-OF_CLEAN = (
-    "append-time",
-    "big",
-    "broker-gzip",
-    "broker-lz4",
-    "broker-none",
-    "broker-snappy",
-    "broker-zstd",
-    "client-gzip",
-    "client-lz4",
-    "client-none",
-    "client-snappy",
-    "client-zstd",
-    "compacted",
-    "corners",
-    "empty",
-    "idempotent",
-    "records-deleted",
-    "rolled-by-size",
-    "rolled-by-time",
-    "transaction-left-open",
-    "transactions",
-)
-OF_UNCLEAN = ("plain", "pressed", "transactions")
-DIRECTORIES = [*((name, OF_CLEAN) for name in CLEAN), *((name, OF_UNCLEAN) for name in UNCLEAN)]
-TOPICS = [(name, topic) for name, topics in DIRECTORIES for topic in topics]
 ISOLATION = ("read_uncommitted", "read_committed")
 
 Expected = Callable[[str, str], list[dict[str, object]]]
 every_topic = pytest.mark.parametrize(("name", "topic"), TOPICS)
 both_levels = pytest.mark.parametrize("isolation", ISOLATION)
-
-
-def wanted(expected: list[dict[str, object]], isolation: str) -> list[dict[str, object]]:
-    """The expectation at one isolation level, without the column of that level."""
-    rows = [row for row in expected if isolation == "read_uncommitted" or row["committed"]]
-    return [{name: value for name, value in row.items() if name != "committed"} for row in rows]
-
-
-def in_order(records: Iterable[Any]) -> list[dict[str, object]]:
-    """Records as dicts, partition by partition; within one they must come in order by
-    themselves.
-    """
-    rows = [told(record) for record in records]
-    return sorted(rows, key=lambda row: row["partition"])  # type: ignore[arg-type,return-value]
-
-
-def consumed(log: embedlog.Log, topic: str, isolation: str) -> list[dict[str, object]]:
-    """Everything that an assigned consumer gets from the beginning to the end."""
-    config = {"isolation_level": isolation, "auto_offset_reset": "earliest"}
-    with log.consumer(topic, consumer_timeout_ms=50, max_poll_records=97, **config) as consumer:
-        return in_order(consumer)
 
 
 def digests(directory: Path) -> dict[str, str]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from tests.interrupts.strike import Strike
 from tests.interrupts.world import World
+from tests.support.strike import Strike
 
 HANGS_S = 60
 FAILURES_MAX = 12  # of one verb: then its run ends

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from embedlog._native.threads import Bell, Flag, start
-from tests.interrupts.strike import Strike
+from tests.support.strike import Strike
 
 
 def ended(thread: threading.Thread) -> bool:

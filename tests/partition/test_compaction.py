@@ -23,51 +23,17 @@ from embedlog.storage import file_names
 from embedlog.storage.manifest import SegmentInfo
 from tests.faults.power.powerloss import Disk, changes, materialise
 from tests.support.batches import crc32c
+from tests.support.compacted_logs import (
+    COMPACT,
+    last_values,
+    opened,
+    put,
+    random_pairs,
+    rows,
+    table,
+)
 
 TP = TopicPartition("t", 0)
-COMPACT = {
-    "cleanup.policy": "compact",
-    "segment.bytes": 2000,
-    "min.cleanable.dirty.ratio": 0.0,
-    "delete.retention.ms": 0,
-}
-
-
-def opened(path: Path, **config: Any) -> embedlog.Log:
-    return embedlog.open(path, config={"housekeeping": False, **config})
-
-
-def put(log: embedlog.Log, pairs: list[tuple[bytes, bytes | None]], **config: Any) -> None:
-    with log.producer(linger_ms=0, batch_size=200, **config) as producer:
-        futures = [producer.send("t", key=key, value=value) for key, value in pairs]
-        producer.flush()
-        assert all(future.exception() is None for future in futures)
-
-
-def rows(log: embedlog.Log, **config: Any) -> list[tuple[int, bytes | None, bytes | None]]:
-    with log.consumer(
-        "t", auto_offset_reset="earliest", consumer_timeout_ms=0, **config
-    ) as consumer:
-        return [(record.offset, record.key, record.value) for record in consumer]
-
-
-def random_pairs(rng: random.Random, count: int) -> list[tuple[bytes, bytes | None]]:
-    return [
-        (
-            b"k%d" % rng.randrange(40),
-            None if rng.random() < 0.15 else b"v%d" % number * rng.randrange(1, 9),
-        )
-        for number in range(count)
-    ]
-
-
-def last_values(pairs: list[tuple[bytes, bytes | None]]) -> dict[bytes, bytes]:
-    latest = dict(pairs)
-    return {key: value for key, value in latest.items() if value is not None}
-
-
-def table(found: list[tuple[int, bytes | None, bytes | None]]) -> dict[bytes, bytes]:
-    return last_values([(key, value) for _, key, value in found if key is not None])
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])

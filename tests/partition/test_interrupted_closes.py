@@ -13,7 +13,7 @@ import pytest
 
 import embedlog
 from embedlog.storage import files, locks
-from tests.interrupts.strike import Strike
+from tests.support.strike import Strike
 
 pytestmark = pytest.mark.may_leak("an interrupt after a descriptor was taken out of its field")
 

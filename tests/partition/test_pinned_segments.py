@@ -12,7 +12,7 @@ import embedlog
 from embedlog.errors import StorageError
 from embedlog.partition.partition import Partition
 from embedlog.storage import files
-from tests.admin.test_backup import QUIET, content, log, rows
+from tests.support.backups import QUIET, content, log, rows
 
 __all__ = ["log"]
 

@@ -22,7 +22,7 @@ from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Chain, scan
 from embedlog.partition.partition import Partition
 from embedlog.partition.truncation import log_cut
-from tests.consumer.test_few_records import CODECS, SMALL, T0, flip, opened, whole
+from tests.support.short_fetches import CODECS, SMALL, T0, flip, opened, whole
 from tests.support.sparse_logs import COMPACTED, compact
 
 START_MS = 1_700_000_000_000

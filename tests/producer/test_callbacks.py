@@ -13,7 +13,7 @@ import pytest
 
 from embedlog._native import _rows
 from embedlog._native._rows import Future
-from tests.producer.test_partition_queues import accumulator, put, queue, taken
+from tests.support.partition_queues import accumulator, put, queue, taken
 
 
 def test_callbacks_run_in_the_order_of_the_records_once_somebody_runs_them() -> None:

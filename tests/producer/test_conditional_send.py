@@ -23,8 +23,8 @@ from embedlog.errors import (
     StorageError,
     TransactionAbortedError,
 )
-from tests.producer.test_retries import failing
 from tests.support import producer_helpers
+from tests.support.failing_appends import failing
 from tests.support.mutants import mutated
 from tests.support.producer_helpers import values
 

@@ -5,7 +5,6 @@ raised.
 from __future__ import annotations
 
 import gc
-import logging
 import pickle
 import random
 import re
@@ -31,8 +30,9 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.producer.delivery_failures import ELSEWHERE, ENTRIES_MAX, DeliveryFailures
-from tests.producer.test_partition_queues import accumulator
 from tests.support import producer_helpers
+from tests.support.delivery_failures import HEARD, lost_lines, refuse
+from tests.support.partition_queues import accumulator
 from tests.support.producer_helpers import LONG_MS, Stuck, run_program, values, wait_until
 
 log = producer_helpers.log
@@ -72,38 +72,9 @@ WRONG: dict[str, tuple[Send, type[Exception], int]] = {
 }
 
 
-def asked_for_its_result(future: embedlog.Future) -> None:
-    with pytest.raises(embedlog.EmbedlogError):
-        future.result()
-
-
-HEARD: dict[str, Callable[[embedlog.Future], object]] = {
-    "exception": lambda future: future.exception(),
-    "result": asked_for_its_result,
-    "callback": lambda future: future.add_done_callback(id),
-}
-
-
 @pytest.fixture(autouse=True)
 def compacted(log: embedlog.Log) -> None:
     log.create_topic("c", config={"cleanup.policy": "compact"})
-
-
-def lost_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [
-        each.getMessage()
-        for each in caplog.records
-        if each.levelno == logging.WARNING and "not written" in each.getMessage()
-    ]
-
-
-def refuse(monkeypatch: pytest.MonkeyPatch, log: embedlog.Log, error: Exception) -> None:
-    """Every append fails from here on."""
-
-    def append(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(type(log._engine.partition("one", 0)), "append", append)
 
 
 # ---- raised failures -----------------------------------------------------------------------------

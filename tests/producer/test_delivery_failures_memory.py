@@ -9,8 +9,8 @@ import pytest
 
 import embedlog
 from embedlog.producer.delivery_failures import copy_error
-from tests.producer.test_delivery_failures import refuse
 from tests.support import producer_helpers
+from tests.support.delivery_failures import refuse
 
 log = producer_helpers.log
 

@@ -14,9 +14,9 @@ from embedlog._metrics import Metrics
 from embedlog.errors import ClosedError, DeliveryError
 from embedlog.producer import delivery_failures
 from embedlog.producer.delivery_failures import DeliveryFailures
-from tests.producer.test_delivery_failures import HEARD, lost_lines, refuse
-from tests.producer.test_partition_queues import accumulator
 from tests.support import producer_helpers
+from tests.support.delivery_failures import HEARD, lost_lines, refuse
+from tests.support.partition_queues import accumulator
 from tests.support.producer_helpers import wait_until
 
 log = producer_helpers.log

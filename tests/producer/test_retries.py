@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,11 @@ from embedlog.producer import idempotence
 from embedlog.producer.attempts import Attempt
 from embedlog.storage.call_deadline import wait_end
 from tests.support import producer_helpers
+from tests.support.failing_appends import Append, failing
 from tests.support.mutants import apply_mutant, undo_mutants
 from tests.support.producer_helpers import LONG_MS, values, wait_until
 
 log = producer_helpers.log
-
-Append = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
@@ -56,33 +55,6 @@ def stamps(log: embedlog.Log) -> list[tuple[int, int, int]]:
         (ids[row["producer_id"]], int(row["producer_epoch"]), int(row["base_sequence"]))
         for row in rows
     ]
-
-
-def failing(
-    monkeypatch: pytest.MonkeyPatch,
-    log: embedlog.Log,
-    problems: list[Exception],
-    after_write: bool = False,
-) -> list[Any]:
-    """The next appends fail with these, before they begin or after their end; returns the stamps of
-    the appends.
-    """
-    kind = type(log._engine.partition("one", 0))
-    real: Append = kind.append
-    seen: list[Any] = []
-
-    def append(self: Any, run: Any, **facts: Any) -> Any:
-        seen.append((facts["stamp"], int(run.batches["base_sequence"][0])))
-        if problems and not after_write:
-            raise problems.pop(0)
-        answer = real(self, run, **facts)
-        if problems:
-            facts["progress"].__init__(run)  # as if the caller had never heard how far it came
-            raise problems.pop(0)
-        return answer
-
-    monkeypatch.setattr(kind, "append", append)
-    return seen
 
 
 def test_batches_carry_a_producer_of_their_own_and_sequences_that_run_on(log: embedlog.Log) -> None:

@@ -12,18 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.support.documents import BLOCK, PAGES, PROGRAMS, name, program
 
-FOLDERS = (ROOT / "docs", ROOT / "examples")
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CHANGELOG.md",
-    *sorted(path for folder in FOLDERS for path in folder.rglob("*.md")),
-]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELL_BLOCK = re.compile(r"^```(?:console|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#]+?)(?:#[^)]*)?\)")
 REFERENCE = ROOT / "docs" / "reference"  # run by tests/site/test_reference.py
-PROGRAMS = ROOT / "docs" / "recipes.md"  # each block is a program of its own
 ELSEWHERE = (
     ROOT / "docs" / "delivery.md",  # run, and killed, by tests/project/test_delivery_docs.py
     ROOT / "docs" / "testing.md",  # tests, run by tests/testing/test_page.py
@@ -31,23 +24,6 @@ ELSEWHERE = (
 )
 SLOW = {"compacted-topics"}  # compactions, and a data frame
 MAKE = re.compile(r"^(?:\$ )?make ([a-z-]+)", re.MULTILINE)
-
-
-def name(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
-def program(page: Path) -> str:
-    """All blocks of a page as one program, each line at its place: an error names the page's
-    line.
-    """
-    text = page.read_text()
-    lines = [""] * len(text.splitlines())
-    for block in BLOCK.finditer(text):
-        first = text.count("\n", 0, block.start(1))
-        code = block[1].splitlines()
-        lines[first : first + len(code)] = code
-    return "\n".join(lines) + "\n"
 
 
 def cost(page: Path) -> tuple[pytest.MarkDecorator, ...]:

@@ -18,7 +18,7 @@ import textwrap
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,16 +27,12 @@ import embedlog
 from embedlog._native import system
 from embedlog.errors import ForkedError
 from tests.faults.harness.processes import until
+from tests.support.clocks_and_forks import _forkserver as _forkserver
+from tests.support.clocks_and_forks import _true_clock as _true_clock
 
 DAY_MS = 86_400_000
 SMALL = {"segment.bytes": 400}
 LONG = {"linger_ms": 60_000, "delivery_timeout_ms": 600_000}
-
-
-@pytest.fixture(autouse=True)
-def _true_clock() -> Iterator[None]:
-    yield
-    system.shift_wall(0)
 
 
 def append(log: embedlog.Log, count: int = 1, topic: str = "t") -> None:
@@ -256,14 +252,6 @@ def buffer_some(path: str, count: int) -> None:
 
 
 kept: list[embedlog.Producer] = []
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _forkserver() -> None:
-    """The server process of multiprocessing, which keeps a pipe to this process, is started before
-    a test counts descriptors.
-    """
-    multiprocessing.forkserver.ensure_running()
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

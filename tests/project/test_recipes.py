@@ -21,7 +21,7 @@ import pytest
 import embedlog
 from embedlog import serializers
 from tests.conftest import ROOT
-from tests.project.test_docs import BLOCK
+from tests.support.documents import BLOCK
 from tests.support.producer_helpers import wait_until
 
 QUIET = {"housekeeping": False}

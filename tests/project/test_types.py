@@ -25,7 +25,7 @@ from embedlog.config.options import Options, options_of, parse
 from embedlog.config.topic import LogConfig, TopicConfig
 from embedlog.config.typed_options import ConsumerOptions, LogOptions, ProducerOptions, TopicOptions
 from tests.conftest import ROOT
-from tests.project.test_docs import BLOCK, PAGES, PROGRAMS, program
+from tests.support.documents import BLOCK, PAGES, PROGRAMS, program
 
 GENERIC = ("Producer", "Consumer", "Record", "AsyncProducer", "AsyncConsumer")
 APART = {"key_serializer", "value_serializer", "key_deserializer", "value_deserializer", "group_id"}

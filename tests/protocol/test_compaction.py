@@ -21,10 +21,19 @@ from embedlog.format.record_columns import BytesColumn, Columns
 from embedlog.partition.compaction import cleaner
 from embedlog.partition.compaction import swap as replacement
 from embedlog.storage import file_names
-from tests.coordination.test_internal_topic import Newest, topic_of
 from tests.faults.harness.processes import Died, Nursery, Victim, until
-from tests.faults.partition.test_compaction import QUIET, check, made
-from tests.partition.test_compaction import COMPACT, last_values, opened, put, rows, table
+from tests.support.compacted_logs import (
+    COMPACT,
+    QUIET,
+    check,
+    last_values,
+    made,
+    opened,
+    put,
+    rows,
+    table,
+)
+from tests.support.internal_topics import Newest, topic_of
 from tests.support.mutants import mutated
 
 FILL: list[tuple[bytes, bytes | None]] = [(b"fill", b"x" * 150)] * 30

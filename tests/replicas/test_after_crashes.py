@@ -14,7 +14,16 @@ import embedlog
 from embedlog._native import system
 from embedlog.errors import EmbedlogError
 from embedlog.storage import control_page, file_names
-from tests.replicas.test_put_back import killed, killed_after, level, logs, opened, send, values
+from tests.support.put_back_directories import (
+    check_it_waits,
+    killed,
+    killed_after,
+    level,
+    logs,
+    opened,
+    send,
+    values,
+)
 from tests.support.replica_directories import take_for_originals
 
 
@@ -130,15 +139,6 @@ def test_a_mark_that_stays_is_on_disk_before_the_clean_mark(
     cleaned = [number for number, call in enumerate(calls) if "cleanshutdown" in call[-1]]
     assert synced, "the names of the partition"
     assert synced[-1] < cleaned[-1]
-
-
-def check_it_waits(log: embedlog.Log) -> None:
-    with (
-        log.producer(delivery_timeout_ms=300, request_timeout_ms=200) as producer,
-        pytest.raises(EmbedlogError),
-    ):
-        producer.send("t", b"refused", partition=0).result(60)
-    assert log.replicas("t").partitions[0].state == "OfflinePartition"
 
 
 @pytest.mark.parametrize("created", [False, True], ids=["altered", "created so"])

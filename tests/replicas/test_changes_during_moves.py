@@ -14,7 +14,7 @@ from embedlog._native import system
 from embedlog.replicas.assignments import Assignments
 from embedlog.replicas.partition import in_sync_replicas
 from embedlog.replicas.verification.partition_repair import PartitionRepair
-from tests.replicas.test_opening import isr, made, opened, values
+from tests.support.opened_sets import isr, made, opened, values
 
 
 def once_before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, change: Any) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 import embedlog
 from embedlog import StorageError, TopicPartition
 from embedlog.replicas.partition import copying
-from tests.replicas.test_opening import QUIET, paths
+from tests.support.opened_sets import QUIET, paths
 
 PARTITION = TopicPartition("t", 0)
 COMPACT = {

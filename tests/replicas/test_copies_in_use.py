@@ -13,8 +13,8 @@ from embedlog.errors import ReplicaSetError, StorageError
 from embedlog.storage import file_names, files
 from embedlog.storage.locks import LockFile
 from tests.faults.harness.processes import until
-from tests.replicas.test_opening import QUIET, isr, made, send, values
-from tests.replicas.test_returning import data, moved_away, moved_back, opened, replica
+from tests.support.opened_sets import QUIET, isr, made, send, values
+from tests.support.returning_directories import data, moved_away, moved_back, opened, replica
 
 
 @pytest.mark.parametrize("reopened", [False, True], ids=["the same process", "a new process"])

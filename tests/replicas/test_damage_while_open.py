@@ -19,8 +19,15 @@ from embedlog._native import system
 from embedlog.errors import StorageError
 from embedlog.partition.replication.replica_log import ReplicaLog
 from embedlog.storage import file_names
-from tests.replicas.test_renewal import truncated, until_in_sync, without_directory, without_segment
-from tests.replicas.test_verification import (
+from tests.support.damaged_sets import killed_append, send
+from tests.support.killed_processes import killed_during
+from tests.support.renewed_replicas import (
+    truncated,
+    until_in_sync,
+    without_directory,
+    without_segment,
+)
+from tests.support.verified_sets import (
     QUIET,
     WANTED,
     assert_equal_copies,
@@ -31,22 +38,6 @@ from tests.replicas.test_verification import (
     segment_of,
     values,
 )
-from tests.support.killed_processes import killed_during
-
-
-def send(log: embedlog.Log, topic: str, value: bytes) -> None:
-    with log.producer() as producer:
-        producer.send(topic, value, key=b"k").result(20)
-
-
-def killed_append(root: Path, node: int) -> None:
-    """A process is killed after its write to the replica of a node: the next append repairs that
-    replica first.
-    """
-    place = f"/d{node}/t-0/00000000000000000000.log"
-    killed_during(
-        lambda log: send(log, "t", b"lost"), partial(opened, root), "pwrite", "kill_after", place
-    )
 
 
 @pytest.mark.sample(0.5)

@@ -15,9 +15,9 @@ import pytest
 import embedlog
 from embedlog.partition.recovery import log_epochs
 from embedlog.storage import checkpoints, file_names
-from tests.replicas.test_damage_while_open import send
-from tests.replicas.test_renewal import until_in_sync
-from tests.replicas.test_verification import WANTED, assert_equal_copies, filled, opened, values
+from tests.support.damaged_sets import send
+from tests.support.renewed_replicas import until_in_sync
+from tests.support.verified_sets import WANTED, assert_equal_copies, filled, opened, values
 
 
 def epochs_of(root: Path, node: int) -> Path:

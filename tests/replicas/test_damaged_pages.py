@@ -14,16 +14,9 @@ import embedlog
 from embedlog.replicas.rules.records import LOG
 from embedlog.storage import control_page, file_names
 from tests.faults.replicas.directory_damage import TUPLES, USED_BYTES, damage_page, flipped
-from tests.replicas.test_damage_while_open import killed_append, send
-from tests.replicas.test_renewal import until_in_sync
-from tests.replicas.test_verification import (
-    QUIET,
-    WANTED,
-    assert_equal_copies,
-    filled,
-    opened,
-    values,
-)
+from tests.support.damaged_sets import killed_append, send
+from tests.support.renewed_replicas import until_in_sync
+from tests.support.verified_sets import QUIET, WANTED, assert_equal_copies, filled, opened, values
 
 
 def page_of(root: Path, node: int, name: str = "t-0") -> Path:

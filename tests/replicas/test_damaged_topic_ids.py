@@ -14,10 +14,9 @@ import pytest
 import embedlog
 from embedlog.replicas.rules.records import LOG
 from embedlog.storage import file_names, identity
-from tests.replicas.test_damage_while_open import send
-from tests.replicas.test_reading_damaged_ids import garbled, newer, of_another_topic
-from tests.replicas.test_renewal import until_in_sync
-from tests.replicas.test_verification import (
+from tests.support.damaged_sets import garbled, newer, of_another_topic, send
+from tests.support.renewed_replicas import until_in_sync
+from tests.support.verified_sets import (
     WANTED,
     assert_equal_copies,
     filled,

@@ -8,7 +8,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -17,9 +17,6 @@ from embedlog import TopicPartition
 from embedlog._native import system
 from embedlog._native.replication import Replica
 from embedlog._native.system import Published
-from embedlog.format import record_batch
-from embedlog.format.record_batch import EncodedRun
-from embedlog.format.record_columns import BytesColumn, Columns
 from embedlog.partition.partition import Partition
 from embedlog.partition.replication.deleted_records import lacks_deleted, source_of
 from embedlog.partition.replication.locked_replica import LockedReplica
@@ -27,64 +24,22 @@ from embedlog.partition.replication.replica_log import Fenced, LeaderDecision, N
 from embedlog.replicas.partition import copying
 from embedlog.replicas.partition.copying import copy
 from embedlog.storage import checkpoints, file_names
-from tests.replicas.test_opening import QUIET, made, paths, send
+from tests.support.deleted_records import (
+    COMPACT,
+    MEMORY,
+    keyed,
+    own,
+    partition,
+    put,
+    records,
+    values,
+)
+from tests.support.opened_sets import QUIET, made, paths, send
 from tests.support.replica_partitions import Process, a_set
-
-COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0, "delete.retention.ms": 0}
-MEMORY = 1 << 20
 
 
 def far() -> int:
     return system.boot_ns() + 30_000_000_000
-
-
-def keyed(key: bytes, value: bytes | None) -> EncodedRun:
-    columns = Columns(
-        1, BytesColumn.of([value]), BytesColumn.of([key]), timestamps=time.time_ns() // 1_000_000
-    )
-    (run,) = record_batch.encode(columns, batch_bytes=1 << 20, run_bytes=1 << 20)
-    return run
-
-
-def partition(process: Process, node: int) -> Partition:
-    return own(process.disks[node].log)
-
-
-def own(log: embedlog.Log) -> Partition:
-    return cast("Partition", log._engine.partition("t", 0))
-
-
-def put(
-    process: Process, key: bytes, value: bytes | None, count: int = 1, *, all_in_sync: bool = True
-) -> None:
-    for _ in range(count):
-        process.partition.append(keyed(key, value), all_in_sync=all_in_sync)
-
-
-def records(found: Partition) -> list[tuple[bytes, bytes | None]]:
-    """Keys and values of everything in a replica."""
-    every = list[tuple[bytes, bytes | None]]()
-    offset = found.published().log_start
-    while len((fetched := found.replica.read(offset, 1 << 22)).batches):
-        for columns in record_batch.decode_parts(
-            fetched.data, fetched.batches, columns={"key", "value"}
-        ):
-            assert columns.keys is not None
-            assert columns.values is not None
-            every += [
-                (key or b"", value) for key, value in zip(columns.keys, columns.values, strict=True)
-            ]
-        offset = fetched.next_offset
-    return every
-
-
-def values(found: Partition) -> dict[bytes, bytes]:
-    """The last values by key."""
-    return {
-        key: value
-        for key, value in dict(records(found)).items()
-        if value is not None and key in (b"a", b"b", b"c")
-    }
 
 
 def clean(process: Process, found: Partition) -> None:

@@ -13,7 +13,7 @@ import pytest
 import embedlog
 from embedlog import TopicPartition
 from embedlog.errors import FencedError
-from tests.replicas.test_opening import QUIET, paths, send
+from tests.support.opened_sets import QUIET, paths, send
 from tests.support.transactional_producers import Writer, begun, committed
 
 TP = TopicPartition("t", 0)

@@ -15,8 +15,8 @@ import pytest
 
 import embedlog
 from embedlog._native import system
-from tests.replicas.test_growth import add, nodes, recorded, retire
-from tests.replicas.test_opening import QUIET, isr, made, opened, paths, send, values
+from tests.support.growing_sets import add, nodes, recorded, retire
+from tests.support.opened_sets import QUIET, isr, made, opened, paths, send, values
 
 CHANGES = ("pwrite", "fsync", "fdatasync", "rename", "unlink", "mkdir", "fallocate", "ftruncate")
 

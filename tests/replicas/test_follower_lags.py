@@ -21,9 +21,9 @@ from embedlog.replicas.partition.catching_up import CatchUp
 from embedlog.replicas.partition.follower_lags import FollowerLags, LateFollower
 from embedlog.storage.call_deadline import Slice
 from tests.faults.harness.processes import until
-from tests.replicas.test_opening import QUIET, isr, made, paths, send
-from tests.replicas.test_returning import replica
+from tests.support.opened_sets import QUIET, isr, made, paths, send
 from tests.support.replica_partitions import Process, a_set
+from tests.support.returning_directories import replica
 from tests.support.stamped_batches import run_of
 
 SECOND_NS = 1_000_000_000

@@ -16,38 +16,14 @@ import embedlog
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError
 from embedlog.replicas.members import membership
 from embedlog.storage import file_names
-from tests.replicas.test_opening import QUIET, content, isr, made, opened, paths, send, values
+from tests.support.growing_sets import add, nodes, recorded, retire
+from tests.support.opened_sets import QUIET, content, isr, made, opened, paths, send, values
 from tests.support.replica_directories import CHANGES, failing
 from tests.support.stamped_batches import run_of
 
 
-def add(
-    log: embedlog.Log,
-    path: Path,
-    rack: str | None = None,
-    *,
-    replicas: bool = True,
-    voter: bool = True,
-) -> int:
-    return log.add_directory(path, rack=rack, replicas=replicas, voter=voter)
-
-
-def retire(log: embedlog.Log, node: int, *, force: bool = False) -> None:
-    log.retire_directory(node, force=force)
-
-
-def nodes(log: embedlog.Log) -> list[int]:
-    return sorted(log._engine.set.decisions.hint().nodes)
-
-
 def voters(log: embedlog.Log) -> tuple[int, ...]:
     return tuple(log._engine.set.decisions.hint().voters)
-
-
-def recorded(path: Path) -> list[int]:
-    found = membership.read(path)
-    assert found is not None
-    return [member.node for member in found.members]
 
 
 # ---- growth ----------------------------------------------------------------------------------------------

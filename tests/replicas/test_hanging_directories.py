@@ -25,7 +25,7 @@ import embedlog
 from embedlog._native import replication, system
 from embedlog.errors import EmbedlogError, ForkedError
 from embedlog.replicas.decisions import decision_session
-from tests.replicas.test_opening import isr, paths
+from tests.support.opened_sets import isr, paths
 from tests.support.producer_helpers import wait_until
 from tests.support.replica_directories import CHANGES
 

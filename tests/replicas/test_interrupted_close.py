@@ -18,7 +18,7 @@ from embedlog.log_directory import LogDirectory
 from embedlog.partition.partition import Partition
 from embedlog.replicas.members.set_members import SetMembers
 from embedlog.replicas.replica_set import ReplicaSet
-from tests.replicas.test_opening import QUIET, isr, made, opened, paths, send, values
+from tests.support.opened_sets import QUIET, isr, made, opened, paths, send, values
 
 PLACES = [
     (Housekeeper, "stop"),

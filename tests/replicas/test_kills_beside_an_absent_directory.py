@@ -17,7 +17,7 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog.storage import control_page
-from tests.replicas.test_after_crashes import check_it_waits
+from tests.support.put_back_directories import check_it_waits
 from tests.support.replica_directories import CHANGES
 
 NODES = (1, 2)  # the third one is away

@@ -9,7 +9,7 @@ import pytest
 
 import embedlog
 from embedlog.errors import InvalidReplicationFactorError
-from tests.replicas.test_opening import opened, paths
+from tests.support.opened_sets import opened, paths
 
 
 @pytest.fixture

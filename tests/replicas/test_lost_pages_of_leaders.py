@@ -17,9 +17,9 @@ from embedlog.partition.replication.replica_log import NotLeader
 from embedlog.replicas.partition.copying import copy
 from embedlog.replicas.partition.leader import Leader, LeaderChanged
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
-from tests.replicas.test_damage_while_open import send
-from tests.replicas.test_renewal import until_in_sync
-from tests.replicas.test_verification import COUNT, WANTED, assert_equal_copies, filled, isr, values
+from tests.support.damaged_sets import send
+from tests.support.renewed_replicas import until_in_sync
+from tests.support.verified_sets import COUNT, WANTED, assert_equal_copies, filled, isr, values
 
 
 def used(log: embedlog.Log) -> tuple[PartitionReplicas, Leader, Partition]:

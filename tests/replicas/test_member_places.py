@@ -14,8 +14,8 @@ import pytest
 import embedlog
 from embedlog.errors import EmbedlogError
 from embedlog.replicas.members import membership
-from tests.replicas.test_growth import nodes
-from tests.replicas.test_opening import QUIET, content, isr, send, values
+from tests.support.growing_sets import nodes
+from tests.support.opened_sets import QUIET, content, isr, send, values
 
 NODES = (1, 2, 3)
 LIMITED = {**QUIET, "lock_timeout_ms": 300}

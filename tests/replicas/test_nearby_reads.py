@@ -19,8 +19,9 @@ from embedlog.errors import ConfigError
 from embedlog.partition.partition import Partition
 from embedlog.replicas.partition.nearby_partition import NearbyPartition
 from tests.faults.harness.processes import until
-from tests.replicas.test_opening import QUIET, isr, paths, send
-from tests.replicas.test_returning import failing, moved_away, moved_back, replica
+from tests.support.opened_sets import QUIET, isr, paths, send
+from tests.support.replica_directories import failing
+from tests.support.returning_directories import moved_away, moved_back, replica
 from tests.support.stamped_batches import run_of as run
 
 NEARBY = {**QUIET, "replica.selector.class": "RackAwareReplicaSelector"}

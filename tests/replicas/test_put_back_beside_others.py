@@ -23,7 +23,7 @@ from embedlog.replicas.members import member_directories
 from embedlog.replicas.rules.records import LOG
 from embedlog.storage import file_names
 from embedlog.storage.locks import LockFile
-from tests.replicas.test_put_back import NODES, killed, level, logs, send, values
+from tests.support.put_back_directories import NODES, killed, level, logs, send, values
 
 BEFORE = [b"before %d" % number for number in range(10)]
 AFTER = [b"after %d" % number for number in range(10)]

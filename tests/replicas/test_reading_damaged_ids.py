@@ -12,19 +12,8 @@ import pytest
 
 import embedlog
 from embedlog.storage import file_names
-from tests.replicas.test_verification import QUIET, WANTED, filled, values
-
-
-def garbled(path: Path) -> None:
-    path.write_bytes(b"\xff is no text\n")
-
-
-def of_another_topic(path: Path) -> None:
-    path.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
-
-
-def newer(path: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(b"version: 0", b"version: 1"))
+from tests.support.damaged_sets import garbled, newer, of_another_topic
+from tests.support.verified_sets import QUIET, WANTED, filled, values
 
 
 def closed_set(root: Path) -> list[Path]:

@@ -14,7 +14,7 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog.errors import LeaderNotAvailableError, OffsetOutOfRangeError
-from tests.replicas.test_opening import send
+from tests.support.opened_sets import send
 from tests.support.replica_moves import opened, values
 from tests.support.replica_partitions import Process, a_set
 from tests.support.stamped_batches import run_of

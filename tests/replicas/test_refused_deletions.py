@@ -22,7 +22,7 @@ from embedlog.replicas.partition.in_sync_replicas import InSyncReplicas
 from embedlog.replicas.partition.leader import Leader
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from embedlog.replicas.partition.record_deletion import RecordDeletion
-from tests.replicas.test_opening import QUIET, paths, send, values
+from tests.support.opened_sets import QUIET, paths, send, values
 
 T0 = TopicPartition("t", 0)
 

@@ -17,7 +17,14 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog.storage import file_names
-from tests.replicas.test_verification import (
+from tests.support.renewed_replicas import (
+    NODES,
+    truncated,
+    until_in_sync,
+    without_directory,
+    without_segment,
+)
+from tests.support.verified_sets import (
     QUIET,
     WANTED,
     assert_equal_copies,
@@ -30,31 +37,7 @@ from tests.replicas.test_verification import (
     values,
 )
 
-NODES = (1, 2, 3)
-
-
-def without_directory(root: Path, node: int) -> None:
-    shutil.rmtree(segment_of(root, node).parent)
-
-
-def without_segment(root: Path, node: int) -> None:
-    segment_of(root, node).unlink()
-
-
-def truncated(root: Path, node: int) -> None:
-    os.truncate(segment_of(root, node), segment_of(root, node).stat().st_size // 3)
-
-
 DAMAGES: list[Callable[[Path, int], None]] = [without_directory, without_segment, truncated]
-
-
-def until_in_sync(log: embedlog.Log, members: tuple[int, ...] = NODES) -> None:
-    """Housekeeping by hand until the ISR is complete, at most ten times."""
-    for _ in range(10):
-        if isr(log) == [*members]:
-            return
-        log.housekeep()
-    assert isr(log) == [*members]
 
 
 @pytest.mark.sample(0.5)

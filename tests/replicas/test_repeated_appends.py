@@ -18,15 +18,7 @@ from embedlog.replicas.partition import replicated_partition
 from embedlog.replicas.partition.in_sync_replicas import InSyncReplicas
 from embedlog.replicas.partition.leader import Leader, LeaderChanged
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
-from tests.replicas.test_deleted_records import (
-    COMPACT,
-    MEMORY,
-    keyed,
-    partition,
-    put,
-    records,
-    values,
-)
+from tests.support.deleted_records import COMPACT, MEMORY, keyed, partition, put, records, values
 from tests.support.replica_moves import opened, partition_of
 from tests.support.replica_partitions import a_set
 from tests.support.stamped_batches import run_of

@@ -26,7 +26,7 @@ from embedlog.errors import (
 )
 from embedlog.replicas.members import replacement
 from embedlog.storage import file_names
-from tests.replicas.test_opening import QUIET, content, isr, made, opened, send, values
+from tests.support.opened_sets import QUIET, content, isr, made, opened, send, values
 from tests.support.replica_directories import CHANGES, failing
 
 ROUNDS = 30

@@ -18,21 +18,17 @@ import embedlog
 from embedlog._native import replication, system
 from embedlog.admin.replica_housekeeper import ReplicaHousekeeper
 from embedlog.errors import ElectionNotNeededError, LockTimeoutError, StorageError
-from embedlog.partition.partition import Partition
 from embedlog.partition.state import PartitionState
 from embedlog.replicas.members import open_directories
 from embedlog.storage import file_names, files
 from embedlog.storage.control_page import PageFile
 from tests.faults.harness.processes import until
-from tests.replicas.test_opening import QUIET, isr, made, paths, send, values
+from tests.support.opened_sets import QUIET, isr, made, paths, send, values
 from tests.support.replica_directories import failing
+from tests.support.returning_directories import data, moved_away, moved_back, opened, replica
 from tests.support.stamped_batches import run_of
 
 NODES = (1, 2, 3)
-
-
-def opened(root: Path, **settings: object) -> embedlog.Log:
-    return embedlog.open(paths(root), config={**QUIET, **settings})
 
 
 @contextlib.contextmanager
@@ -40,15 +36,6 @@ def a_log(root: Path, **settings: object) -> Iterator[embedlog.Log]:
     made(root)
     with opened(root, **settings) as log:
         yield log
-
-
-def data(root: Path, node: int) -> bytes:
-    return b"".join(path.read_bytes() for path in sorted((root / f"d{node}" / "t-0").glob("*.log")))
-
-
-def replica(log: embedlog.Log, node: int) -> Partition:
-    found = next(each for each in log._engine.directories if each.path.name == f"d{node}")
-    return found.partition("t", 0)
 
 
 def incarnation(log: embedlog.Log, node: int) -> object:
@@ -199,16 +186,6 @@ def test_a_process_loads_nothing_of_the_directory_in_the_place_of_its_own(tmp_pa
 
 
 # ---- directories that return -----------------------------------------------------------------------------
-
-
-def moved_away(path: Path) -> None:
-    path.rename(path.with_name("removed"))
-
-
-def moved_back(path: Path) -> None:
-    if path.exists():
-        shutil.rmtree(path)
-    path.with_name("removed").rename(path)
 
 
 @pytest.mark.parametrize("node", NODES)

@@ -17,7 +17,7 @@ from embedlog.errors import ReplicaSetError, StorageError
 from embedlog.replicas.decisions import copies
 from embedlog.replicas.members.growth import SetGrowth
 from embedlog.storage import file_names
-from tests.replicas.test_growth_of_a_log import (
+from tests.support.adopted_logs import (
     QUIET,
     check_everything,
     filled,
@@ -28,7 +28,7 @@ from tests.replicas.test_growth_of_a_log import (
     use,
     values,
 )
-from tests.replicas.test_opening import content
+from tests.support.opened_sets import content
 from tests.support.replica_directories import CHANGES
 
 

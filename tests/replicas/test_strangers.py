@@ -23,7 +23,7 @@ from embedlog.errors import DirectoryInUseError, NotEnoughDirectoriesError, Repl
 from embedlog.replicas.decisions.decision_log import DecisionLog
 from embedlog.replicas.members import membership as members
 from embedlog.replicas.members import registration
-from tests.replicas.test_put_back import (
+from tests.support.put_back_directories import (
     NODES,
     copied,
     killed,

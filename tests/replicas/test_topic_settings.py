@@ -10,9 +10,9 @@ import embedlog
 from embedlog._native import system
 from embedlog.errors import DeadlineError, NotEnoughReplicasError, RecordTooLargeError
 from embedlog.format.encoder import encode_records
-from tests.replicas.test_opening import QUIET, isr, made, paths, send, values
-from tests.replicas.test_returning import moved_away, moved_back, replica
+from tests.support.opened_sets import QUIET, isr, made, paths, send, values
 from tests.support.producer_helpers import wait_until
+from tests.support.returning_directories import moved_away, moved_back, replica
 
 SETTINGS = {"max.message.bytes": 200, "retention.ms": 5}
 

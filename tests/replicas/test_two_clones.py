@@ -11,8 +11,8 @@ import pytest
 
 import embedlog
 from embedlog.errors import ReplicaSetError
-from tests.replicas.test_renewal import until_in_sync
-from tests.replicas.test_verification import QUIET, WANTED, filled, isr, values
+from tests.support.renewed_replicas import until_in_sync
+from tests.support.verified_sets import QUIET, WANTED, filled, isr, values
 
 
 def clone(root: Path, source: str, *targets: str) -> None:

@@ -14,8 +14,8 @@ import embedlog
 from embedlog.errors import ReplicaSetError
 from embedlog.replicas.members import growth, membership
 from embedlog.storage import file_names
-from tests.replicas.test_growth import nodes, recorded
-from tests.replicas.test_opening import QUIET, content, made, send, values
+from tests.support.growing_sets import nodes, recorded
+from tests.support.opened_sets import QUIET, content, made, send, values
 from tests.support.replica_directories import failing
 
 LIMITED = {**QUIET, "lock_timeout_ms": 300}

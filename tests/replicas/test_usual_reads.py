@@ -12,7 +12,7 @@ import pytest
 import embedlog
 from embedlog.errors import StorageError
 from embedlog.replicas.partition.usual_reads import LeaderTail
-from tests.replicas.test_opening import QUIET, opened, send
+from tests.support.opened_sets import QUIET, opened, send
 
 PATIENT_S = 20.0
 

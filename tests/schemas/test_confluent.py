@@ -17,7 +17,7 @@ from embedlog.schemas import (
     ProtobufSerializer,
     SchemaRegistry,
 )
-from tests.schemas.test_serializers import ORDER, POINT, message_types
+from tests.support.schema_examples import ORDER, POINT, message_types
 
 pytestmark = pytest.mark.slow
 theirs = pytest.importorskip("confluent_kafka.schema_registry", exc_type=ImportError)

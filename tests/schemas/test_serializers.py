@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import jsonschema
 import pyarrow
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.timestamp_pb2 import Timestamp
 
 import embedlog
@@ -28,23 +27,12 @@ from embedlog.schemas import (
     topic_record_name,
 )
 from embedlog.schemas.framing import add_frame, after_message_path, message_path, remove_frame
+from tests.support.schema_examples import ORDER, POINT, Order, message_types
 
-ORDER = {
-    "type": "record",
-    "name": "Order",
-    "namespace": "shop",
-    "fields": [{"name": "n", "type": "long"}],
-}
 NEWER = {
     **ORDER,
     "fields": [*ORDER["fields"], {"name": "user", "type": "string", "default": "none"}],
 }  # type: ignore[misc]
-
-
-@dataclass
-class Order:
-    n: int
-    user: str = "none"
 
 
 def values(log: embedlog.Log, deserializer: Any) -> list[Any]:
@@ -147,13 +135,6 @@ def test_a_failure_names_the_record(log: embedlog.Log, registry: SchemaRegistry)
 
 # ---- JSON Schema ---------------------------------------------------------------------------------
 
-POINT = {
-    "title": "Point",
-    "type": "object",
-    "properties": {"x": {"type": "integer"}},
-    "required": ["x"],
-}
-
 
 def test_json_is_validated_on_both_sides(log: embedlog.Log, registry: SchemaRegistry) -> None:
     with log.producer(value_serializer=JsonSchemaSerializer(registry, POINT)) as producer:
@@ -169,38 +150,6 @@ def test_json_is_validated_on_both_sides(log: embedlog.Log, registry: SchemaRegi
 
 
 # ---- Protobuf ------------------------------------------------------------------------------------
-
-
-def message_types() -> tuple[Any, Any, Any]:
-    """A nested message, the second of its file, a type of an imported file, and one with a
-    timestamp.
-    """
-    pool = descriptor_pool.DescriptorPool()
-    string = descriptor_pb2.FieldDescriptorProto.TYPE_STRING
-    message = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
-    pool.AddSerializedFile(Timestamp.DESCRIPTOR.file.serialized_pb)
-    base = descriptor_pb2.FileDescriptorProto(
-        name="shop/user.proto", package="shop", syntax="proto3"
-    )
-    base.message_type.add(name="User").field.add(name="name", number=1, type=string, label=1)
-    pool.Add(base)
-    file = descriptor_pb2.FileDescriptorProto(
-        name="shop/order.proto", package="shop", syntax="proto3"
-    )
-    file.dependency.extend(["shop/user.proto", "google/protobuf/timestamp.proto"])
-    file.message_type.add(name="Other")
-    order = file.message_type.add(name="Order")
-    order.field.add(name="user", number=1, type=message, type_name=".shop.User", label=1)
-    order.field.add(
-        name="at", number=2, type=message, type_name=".google.protobuf.Timestamp", label=1
-    )
-    order.nested_type.add(name="Item").field.add(name="name", number=1, type=string, label=1)
-    pool.Add(file)
-    names = ("shop.User", "shop.Order", "shop.Order.Item")
-    found = tuple(
-        message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in names
-    )
-    return found  # type: ignore[return-value]
 
 
 def test_messages_are_read_as_they_were_written(

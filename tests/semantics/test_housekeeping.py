@@ -21,7 +21,7 @@ from embedlog.partition.compaction import cleaner, rules
 from embedlog.partition.partition import Partition
 from embedlog.storage import file_names
 from embedlog.storage.manifest import SegmentInfo
-from tests.partition.test_compaction import COMPACT, opened, put, rows
+from tests.support.compacted_logs import COMPACT, opened, put, rows
 
 HERE = TopicPartition("t", 0)
 NOW_MS = 1_800_000_000_000

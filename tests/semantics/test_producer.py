@@ -11,7 +11,6 @@ import threading
 import time
 from typing import Any
 
-import numpy as np
 import pytest
 
 import embedlog
@@ -27,21 +26,19 @@ from embedlog.errors import (
     SerializationError,
     UnknownTopicOrPartitionError,
 )
-from embedlog.format import record_batch
-from tests.support.producer_helpers import LONG_MS, Stuck, log, producer, records, stuck, values
+from tests.support.producer_helpers import (
+    LONG_MS,
+    Stuck,
+    batches,
+    counts,
+    log,
+    producer,
+    records,
+    stuck,
+    values,
+)
 
 __all__ = ["log", "producer", "stuck"]
-
-
-def batches(log: embedlog.Log, topic: str = "one", partition: int = 0) -> np.ndarray[Any, Any]:
-    """The headers of the batches that lie in a partition."""
-    fetched = log._engine.partition(topic, partition).fetch(0, max_bytes=1 << 26)
-    return record_batch.scan(fetched.data, record_batch.Chain(gaps_allowed=True)).batches
-
-
-def counts(log: embedlog.Log, topic: str = "one", partition: int = 0) -> list[int]:
-    """The records of each batch."""
-    return [int(count) for count in batches(log, topic, partition)["records"]]
 
 
 # ---- options ------------------------------------------------------------------------------------

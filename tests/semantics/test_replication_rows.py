@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.semantics.replication_rows import RULES, TABLES, Row
+from tests.support.replication_rows import RULES, TABLES, Row
 
 DIFFERENCES = ROOT / "docs" / "differences.md"
 PROTOCOL = ROOT / "docs" / "protocol.md"

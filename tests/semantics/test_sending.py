@@ -22,10 +22,18 @@ from embedlog.errors import (
     StateError,
     UnknownTopicOrPartitionError,
 )
-from tests.producer.test_partition_queues import accumulator
-from tests.producer.test_router import VECTORS, route
-from tests.semantics.test_producer import counts
-from tests.support.producer_helpers import LONG_MS, Stuck, log, producer, stuck, values, wait_until
+from tests.support.partition_queues import accumulator
+from tests.support.producer_helpers import (
+    LONG_MS,
+    Stuck,
+    counts,
+    log,
+    producer,
+    stuck,
+    values,
+    wait_until,
+)
+from tests.support.routing import VECTORS, route
 
 __all__ = ["log", "producer", "stuck"]
 

@@ -23,7 +23,7 @@ import embedlog
 from embedlog import testing
 from embedlog.config.other_clients import ABSENT
 from tests.conftest import ROOT
-from tests.project.test_docs import BLOCK, name, program
+from tests.support.documents import BLOCK, name, program
 
 REFERENCE = ROOT / "docs" / "reference"
 PAGES = sorted(REFERENCE.glob("*.md"))

@@ -21,7 +21,7 @@ import pytest
 
 import embedlog
 from tests.conftest import BUILD, ROOT
-from tests.spark import session
+from tests.support import spark_session as session
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -11,7 +11,7 @@ import pytest
 
 import embedlog
 from embedlog.spark.offset_publisher import AGAIN_S, RETRY_S
-from tests.spark.test_stream_offsets import Query, append, log
+from tests.support.spark_queries import Query, append, log
 
 __all__ = ["log"]
 

@@ -5,13 +5,11 @@ losses, batches in Spark's form.
 from __future__ import annotations
 
 import logging
-import pickle
 import random
 import re
 import sys
 import types
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +22,9 @@ from embedlog.spark.read_options import parse
 from embedlog.spark.read_plan import PlannedPiece, ReadTask, join_pieces, plan
 from embedlog.spark.read_task import read
 from embedlog.topic import Topic
-from tests.interop.test_golden import TOPICS
 from tests.support import random_log
-
-pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'embedlog[arrow]'")
-
-HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
-SCHEMA = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("timestampType", pa.int32()),
-        ("headers", pa.list_(pa.field("element", HEADER))),
-    ]
-)
-
-Row = tuple[Any, ...]
+from tests.support.golden_records import TOPICS
+from tests.support.spark_rows import SCHEMA, offsets, pa, rows_of, span, table
 
 
 def tasks(directory: Path, topic: str = "t", **options: str) -> list[ReadTask]:
@@ -51,42 +32,6 @@ def tasks(directory: Path, topic: str = "t", **options: str) -> list[ReadTask]:
         name.replace("_", "."): text for name, text in options.items()
     }
     return plan(parse(given, stream=False), parallel=2)
-
-
-def table(planned: list[ReadTask], schema: Any = SCHEMA) -> Any:
-    return pa.Table.from_batches(
-        [batch for task in planned for batch in read(pickle.loads(pickle.dumps(task)), schema)],
-        schema,
-    )
-
-
-def rows_of(whole: Any) -> dict[str, list[Row]]:
-    """The rows of each topic, in the form of `random_log.row_of`, in order."""
-    found: dict[str, list[Row]] = {}
-    for row in whole.to_pylist():
-        time_ms = (row["timestamp"] - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
-        headers = tuple((header["key"], header["value"]) for header in row["headers"] or ())
-        assert row["headers"] != []
-        facts = (
-            row["partition"],
-            row["offset"],
-            time_ms,
-            row["timestampType"],
-            row["key"],
-            row["value"],
-            headers,
-        )
-        found.setdefault(row["topic"], []).append(facts)
-    return {topic: sorted(rows, key=lambda row: row[:2]) for topic, rows in found.items()}
-
-
-def offsets(planned: list[ReadTask]) -> list[tuple[int, int]]:
-    found = table(planned, SCHEMA)
-    return sorted(zip(found["partition"].to_pylist(), found["offset"].to_pylist(), strict=True))
-
-
-def span(number: int, start: int, end: int) -> list[tuple[int, int]]:
-    return [(number, offset) for offset in range(start, end)]
 
 
 @pytest.fixture

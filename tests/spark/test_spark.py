@@ -17,11 +17,11 @@ import embedlog.polars
 import embedlog.spark
 from embedlog.spark.read_options import COLUMNS
 from tests.conftest import ROOT
-from tests.interop.test_golden import DIRECTORIES
 from tests.kafka import GOLDEN
-from tests.project.test_docs import program
-from tests.spark.test_read_plan import rows_of
 from tests.support import random_log
+from tests.support.documents import program
+from tests.support.golden_records import DIRECTORIES
+from tests.support.spark_rows import append, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -48,20 +48,6 @@ def log(tmp_path: Path) -> Iterator[embedlog.Log]:
         made.create_topic("t", partitions=2, config={"segment.bytes": "1000"})
         append(made, 200)
         yield made
-
-
-def append(log: embedlog.Log, count: int) -> None:
-    with log.producer() as producer:
-        for number in range(count):
-            producer.send(
-                "t",
-                b"value %d" % number,
-                key=b"k",
-                partition=number % 2,
-                timestamp_ms=1000 * (number // 2),
-            )
-            if number % 10 == 9:
-                producer.flush()
 
 
 # ---- truth -----------------------------------------------------------------------------------------------------------

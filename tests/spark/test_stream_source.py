@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import embedlog
-from tests.spark.test_spark import append
+from tests.support.spark_rows import append
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -22,7 +22,7 @@ from embedlog.spark import staging, transactional_write, write_task
 from embedlog.spark.transactional_write import WriteId
 from embedlog.spark.write_options import parse_write
 from embedlog.types import TopicPartition
-from tests.spark.test_write_task import HEADERS, Row, as_batches, rows_at_random, staged
+from tests.support.staged_rows import HEADERS, Row, as_batches, rows_at_random, staged
 
 TOPICS = {"t": 3, "u": 3, "long" * 5: 3}
 

@@ -20,7 +20,7 @@ import embedlog
 import embedlog.spark
 from embedlog.spark.versions import OLDEST, OLDEST_FOR_STREAMS, require_pyspark
 from tests.conftest import ROOT
-from tests.spark import session
+from tests.support import spark_session as session
 
 pyspark = pytest.importorskip("pyspark", reason="needs pyspark: pip install 'embedlog[spark]'")
 OLDEST_PATH = Path(os.environ.get("EMBEDLOG_PYSPARK_OLDEST", ROOT / "build" / "pyspark-oldest"))
@@ -60,7 +60,7 @@ WITH_JAVA = """
 import sys
 from pathlib import Path
 import embedlog, embedlog.spark
-from tests.spark.session import started
+from tests.support.spark_session import started
 path = sys.argv[1]
 with embedlog.open(path) as log:
     log.create_topic("t")

@@ -36,3 +36,7 @@ def run_pytest(
         timeout=timeout_s,
         check=False,
     )
+
+
+# The entry point may be installed or not; both ways the plugin is loaded once.
+PLUGIN = ("-p", "no:embedlog", "-p", "embedlog.testing.plugin", "-p", "no:cacheprovider")

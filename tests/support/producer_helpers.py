@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import embedlog
+from embedlog.format import record_batch
 
 LONG_MS = 60_000
 
@@ -84,3 +86,14 @@ def run_program(text: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
         timeout=60,
         check=False,
     )
+
+
+def batches(log: embedlog.Log, topic: str = "one", partition: int = 0) -> np.ndarray[Any, Any]:
+    """The headers of the batches that lie in a partition."""
+    fetched = log._engine.partition(topic, partition).fetch(0, max_bytes=1 << 26)
+    return record_batch.scan(fetched.data, record_batch.Chain(gaps_allowed=True)).batches
+
+
+def counts(log: embedlog.Log, topic: str = "one", partition: int = 0) -> list[int]:
+    """The records of each batch."""
+    return [int(count) for count in batches(log, topic, partition)["records"]]

@@ -11,8 +11,8 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.kafka import oracle
-from tests.project.test_docs import program
-from tests.testing.test_plugin import PLUGIN
+from tests.support.child_pytest import PLUGIN
+from tests.support.documents import program
 
 PAGE = ROOT / "docs" / "testing.md"
 

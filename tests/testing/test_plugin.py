@@ -14,11 +14,9 @@ import pytest
 
 from embedlog.testing import assert_records, open_log
 from tests.conftest import ROOT
+from tests.support.child_pytest import PLUGIN
 
 pytest_plugins = ["pytester"]
-
-# The entry point may be installed or not; both ways the plugin is loaded once.
-PLUGIN = ("-p", "no:embedlog", "-p", "embedlog.testing.plugin", "-p", "no:cacheprovider")
 
 
 def test_the_entry_point_leads_to_the_plugin() -> None:

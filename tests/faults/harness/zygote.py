@@ -43,7 +43,7 @@ def load_tasks() -> None:
     from tests.faults.spark import landing  # noqa: F401
     from tests.faults.transactions import cuts  # noqa: F401
     from tests.machine import actor  # noqa: F401
-    from tests.tools.handover import crashing  # noqa: F401
+    from tests.support import crashing_handovers as crashing  # noqa: F401
 
 
 def serve(control: socket.socket) -> None:

@@ -14,34 +14,18 @@ import pytest
 import embedlog
 from tests.faults.harness.processes import Died, Nursery
 from tests.faults.partition.crashes import Point
-from tests.partition.test_compaction import (
-    COMPACT,
-    last_values,
+from tests.support.campaign_report import add_counts, pieces, share
+from tests.support.compacted_logs import (
+    QUIET,
+    check,
+    made,
     opened,
     put,
-    random_pairs,
     rows,
-    table,
 )
-from tests.support.campaign_report import add_counts, pieces, share
 
 POINTS_FAST = 5
 POINTS_PIECES = 8
-QUIET = {"config": {"housekeeping": False}}
-Pairs = list[tuple[bytes, bytes | None]]
-
-
-def made(path: Path, seed: int) -> Pairs:
-    """A log that was compacted once and has got more since."""
-    rng = random.Random(seed)
-    pairs = random_pairs(rng, 150)
-    with opened(path) as log:
-        log.create_topic("t", config={**COMPACT, "segment.bytes": 1500, "file.delete.delay.ms": 0})
-        put(log, pairs)
-        log.housekeep()
-        more = random_pairs(rng, 150)
-        put(log, more)
-    return pairs + more
 
 
 def die_compacting(
@@ -62,14 +46,6 @@ def die_compacting(
         pass
     nursery.end(victim)
     return counts
-
-
-def check(
-    log: embedlog.Log, pairs: Pairs, before: dict[int, tuple[bytes | None, bytes | None]]
-) -> None:
-    found = rows(log)
-    assert all(before[offset] == (key, value) for offset, key, value in found)
-    assert table(found) == last_values(pairs)
 
 
 def crash_everywhere(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.semantics.replication_rows import RULES as TESTS
 from tests.support.campaign_report import add_counts
 from tests.support.child_pytest import run_pytest
+from tests.support.replication_rows import RULES as TESTS
 
 ROLES = "partition/replication/test_roles"
 PARTITION = "replicas/test_partition_replicas"

@@ -298,7 +298,7 @@ def under_fire(
 
 
 def main(directory: str, seed: str = "", count: str = "0") -> None:
-    from tests.spark import session
+    from tests.support import spark_session as session
 
     world = World(Path(directory))
     rng = random.Random(seed)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from tests.replicas.library.opening import opened_as_set
+from tests.support.logs_as_sets import opened_as_set
 
 FILES = "it changes or reads files of one directory"
 INSIDE = "it looks into the partition object of one directory"

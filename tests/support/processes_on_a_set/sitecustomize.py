@@ -5,6 +5,6 @@ set of three directories.
 from __future__ import annotations
 
 import embedlog
-from tests.replicas.library.opening import opened_as_set
+from tests.support.logs_as_sets import opened_as_set
 
 embedlog.open = opened_as_set

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import embedlog
-from tests.integrity.damaged_logs import TOPIC, extents, rows
+from tests.support.damaged_logs import TOPIC, extents, rows
 
 Run = Callable[..., Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import embedlog
-from tests.tools.handover.given_directories import CONFIG, SETTINGS, broker, change, make
+from tests.support.given_directories import CONFIG, SETTINGS, broker, change, make
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ import embedlog
 from embedlog.errors import EmbedlogError
 from embedlog.tools.handover import metadata_image, server_properties
 from tests.faults.harness.processes import Nursery
-from tests.tools.handover.crashing import die, points
-from tests.tools.handover.given_directories import (
+from tests.support.crashing_handovers import die, points
+from tests.support.given_directories import (
     CONFIG,
     broker,
     change,

@@ -32,7 +32,7 @@ from embedlog.tools.handover import (
 from embedlog.tools.handover import metadata_records as records
 from embedlog.tools.handover.held_directory import identity
 from embedlog.tools.handover.server_properties import Addresses
-from tests.tools.handover.given_directories import (
+from tests.support.given_directories import (
     CONFIG,
     SETTINGS,
     broker,
