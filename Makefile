@@ -128,7 +128,7 @@ $(VENV)/.docs: $(VENV)/.built pyproject.toml
 	@touch $@
 
 demo: $(DEMO_VENV)/.built
-	@$(DEMO_VENV)/bin/python -m embedlog.demo $(ARGS)
+	@$(DEMO_VENV)/bin/python examples/demo $(ARGS)
 
 # Java is checked before the installation. An environment from before Java has no Spark: then it is installed once more.
 demo-spark:

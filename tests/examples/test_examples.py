@@ -29,7 +29,10 @@ from tests.kafka import client, oracle
 from tests.support import examples
 from tests.support.examples import EXAMPLES
 
-PROGRAMS = sorted(path for path in EXAMPLES.glob("*.py") if "__main__" in path.read_text())
+PROGRAMS = [
+    *sorted(path for path in EXAMPLES.glob("*.py") if "__main__" in path.read_text()),
+    EXAMPLES / "demo",
+]
 each_program = pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
 # each starts a Spark of its own
 in_spark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(2000)]
@@ -67,7 +70,7 @@ def test_it_says_in_one_line_that_spark_is_missing() -> None:
     )
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: path.name)
 def test_it_uses_public_names_only(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -89,6 +92,7 @@ def test_it_uses_public_names_only(path: Path) -> None:
 def test_all_are_named_where_they_are_looked_for() -> None:
     page = (EXAMPLES / "README.md").read_text()
     assert {path.name for path in EXAMPLES.glob("*.py") if f"({path.name})" not in page} == set()
+    assert "(demo/demo.py)" in page
     for text in ("README.md", "docs/spark.md"):
         assert "examples/README.md" in (ROOT / text).read_text(), text
 

@@ -35,7 +35,6 @@ INTEGRATIONS = (
     "schemas",
     "polars",
     "duckdb",
-    "demo",
     "exporters",
     "progress",
     "plot",

@@ -111,7 +111,6 @@ ALLOWED = (
     "storage/process_list.py",
     "tools/cli/",
     "tools/console/",
-    "demo/",
     "plot/shown_figure.py",
     "schemas/avro.py",
     "spark/",

@@ -1,11 +1,11 @@
 """The main job of the demo: several processes write real text into a topic of three directories and
 read it again.
 
-    python -m embedlog.demo           the sources of this Python's standard library: one record per
-                                      line, keyed by module
-    python -m embedlog.demo PATH      a text file of your own: one record per line, keyed by the
-                                      first word
-    python -m embedlog.demo --json    the figures as JSON
+    python examples/demo            the sources of this Python's standard library: one record
+                                    per line, keyed by module
+    python examples/demo PATH       a text file of your own: one record per line, keyed by the
+                                    first word
+    python examples/demo --json     the figures as JSON
 
 - Two processes write while a third one reads, and one of the three directories is lost and returns.
   Then three processes share the topic as a group, and one is killed. Then this process searches by
@@ -38,10 +38,11 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import replicas
+from group import GroupError, make_table, read_as_group
+from replicas import DIRECTORY_COUNT, IN_SYNC_MIN, Loss, ReplicaError
+
 import embedlog
-from embedlog.demo import replicas
-from embedlog.demo.group import GroupError, make_table, read_as_group
-from embedlog.demo.replicas import DIRECTORY_COUNT, IN_SYNC_MIN, Loss, ReplicaError
 
 TOPIC = "lines"
 PARTITION_COUNT = 4
@@ -449,7 +450,7 @@ def run(directory: str, path: Path | None, show_bars: bool = True) -> dict[str, 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m embedlog.demo", description="real text into a topic and out again"
+        prog="python examples/demo", description="real text into a topic and out again"
     )
     parser.add_argument(
         "path",
@@ -471,7 +472,7 @@ def main(arguments: list[str] | None = None) -> int:
             directory = options.keep or os.path.join(scratch, "log")
             figures = run(directory, options.path, show_bars=not options.json)
     except (DemoError, GroupError, ReplicaError, embedlog.EmbedlogError, OSError) as problem:
-        print(f"embedlog.demo: {problem}", file=sys.stderr)
+        print(f"demo: {problem}", file=sys.stderr)
         return 1
     if options.json:
         print(json.dumps(figures, indent=1))

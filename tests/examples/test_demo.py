@@ -4,6 +4,7 @@ must.
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
 import subprocess
@@ -14,10 +15,16 @@ from typing import Any
 import pytest
 
 import embedlog
+from tests.support import examples
+
+sys.path.append(str(examples.EXAMPLES / "demo"))
+program: Any = importlib.import_module("demo")
+group: Any = importlib.import_module("group")
+replicas: Any = importlib.import_module("replicas")
 
 
 def demo(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "embedlog.demo", *map(str, arguments)]
+    command = examples.command("demo", *arguments)
     return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
@@ -72,9 +79,7 @@ def check_loss(found: dict[str, Any]) -> None:
 
 def check_report(figures: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     """What a person gets instead of the figures."""
-    from embedlog.demo.demo import print_report
-
-    print_report(figures)
+    program.print_report(figures)
     shown = capsys.readouterr().out
     for text in (
         "yes, in order",
@@ -91,15 +96,13 @@ def test_nothing_to_write_is_said_in_one_line(tmp_path: Path, name: str) -> None
     answer = demo(tmp_path / name)
     assert answer.returncode == 1
     assert len(answer.stderr.splitlines()) == 1
-    assert answer.stderr.startswith("embedlog.demo: ")
+    assert answer.stderr.startswith("demo: ")
 
 
 @pytest.mark.parametrize("damage", ["lose a line", "change a byte", "swap two lines"])
 def test_the_check_can_fail(damage: str) -> None:
     """The demo's claim is worth something: each kind of damage is seen."""
     pa = pytest.importorskip("pyarrow")
-    from embedlog.demo.demo import DemoError, check
-
     lines = [(b"key", b"line %d" % number) for number in range(10)]
     back = list(lines)
     if damage == "lose a line":
@@ -116,9 +119,9 @@ def test_the_check_can_fail(damage: str) -> None:
             "offset": range(len(back)),
         }
     )
-    with pytest.raises(DemoError):
-        check(table, lines)
-    check(
+    with pytest.raises(program.DemoError):
+        program.check(table, lines)
+    program.check(
         pa.table({"key": [b"key"] * 10, "value": [line for _, line in lines], "offset": range(10)}),
         lines,
     )
@@ -127,8 +130,6 @@ def test_the_check_can_fail(damage: str) -> None:
 @pytest.mark.parametrize("damage", ["lacks a record", "has another value"])
 def test_a_directory_that_differs_is_seen(tmp_path: Path, damage: str) -> None:
     pytest.importorskip("pyarrow")
-    from embedlog.demo.replicas import ReplicaError, compare
-
     for name in ("whole", "differs"):
         with embedlog.open(tmp_path / name, config={"housekeeping": False}) as log:
             log.create_topic("lines")
@@ -141,16 +142,14 @@ def test_a_directory_that_differs_is_seen(tmp_path: Path, damage: str) -> None:
                 table = log.scan(
                     "lines", columns=["partition", "offset", "key", "value"]
                 ).to_arrow()
-    compare([str(tmp_path / "whole")], "lines", table)
-    with pytest.raises(ReplicaError, match="differs"):
-        compare([str(tmp_path / "whole"), str(tmp_path / "differs")], "lines", table)
+    replicas.compare([str(tmp_path / "whole")], "lines", table)
+    with pytest.raises(replicas.ReplicaError, match="differs"):
+        replicas.compare([str(tmp_path / "whole"), str(tmp_path / "differs")], "lines", table)
 
 
 def test_a_directory_that_stays_in_the_isr_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from embedlog.demo import replicas
-
     paths = replicas.directories_in(str(tmp_path))
     with embedlog.open(paths, config={"housekeeping": False}) as log:
         log.create_topic("lines", replication_factor=3)
@@ -163,11 +162,10 @@ def test_a_directory_that_stays_in_the_isr_is_seen(
 
 def test_a_line_that_nobody_was_given_is_seen(tmp_path: Path) -> None:
     from embedlog import TopicPartition
-    from embedlog.demo.group import Marks
 
     one = TopicPartition("lines", 0)
     two = TopicPartition("lines", 1)
-    marks, again = (Marks(tmp_path / "marks", {one: 5, two: 3}) for _ in range(2))
+    marks, again = (group.Marks(tmp_path / "marks", {one: 5, two: 3}) for _ in range(2))
     marks.take(one, 0, 5)
     again.take(two, 0, 2)
     assert marks.counts() == {1: 7, 0: 1}
