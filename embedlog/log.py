@@ -18,7 +18,6 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, cast, overload
 
-from embedlog._callbacks import Progress, Work
 from embedlog.admin.administration import Administration
 from embedlog.admin.directory_engine import open_directory
 from embedlog.admin.housekeeper import Housekeeper
@@ -27,9 +26,10 @@ from embedlog.admin.topics import TopicAdmin
 from embedlog.config import keywords, other_clients
 from embedlog.config.options import parse
 from embedlog.config.topic import LogConfig
-from embedlog.engine import Engine
+from embedlog.engine.engine import Engine
 from embedlog.errors import ForeignDirectoryError, StorageError
 from embedlog.format.visibility import READ_UNCOMMITTED, Isolation
+from embedlog.hooks.callbacks import Progress, Work
 from embedlog.storage import identity, location
 
 if TYPE_CHECKING:

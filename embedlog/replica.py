@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from embedlog._callbacks import Progress
 from embedlog._native import system
 from embedlog.config.topic import LogConfig
-from embedlog.engine import Engine
+from embedlog.engine.engine import Engine
+from embedlog.engine.log_directory import LogDirectory
 from embedlog.errors import (
     EmbedlogError,
     LeaderNotAvailableError,
@@ -28,7 +28,7 @@ from embedlog.errors import (
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
-from embedlog.log_directory import LogDirectory
+from embedlog.hooks.callbacks import Progress
 from embedlog.replicas.members import set_up
 from embedlog.replicas.replica_set import ReplicaSet
 from embedlog.storage import files

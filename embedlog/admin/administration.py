@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from embedlog.admin.topics import TopicAdmin
 from embedlog.config import keywords
-from embedlog.engine import Engine
+from embedlog.engine.engine import Engine
 from embedlog.types import NewTopic, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:

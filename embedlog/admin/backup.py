@@ -53,7 +53,7 @@ from embedlog.topic import Topic, TopicRegistry, is_internal
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from embedlog.engine import Engine
+    from embedlog.engine.engine import Engine
     from embedlog.partition.partition import Partition
 
 Progress = Callable[[int, int], object]  # bytes copied so far, total bytes

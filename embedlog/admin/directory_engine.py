@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from embedlog._callbacks import Progress
 from embedlog.config.topic import LogConfig
-from embedlog.engine import Engine, SetOfOne
+from embedlog.engine.engine import Engine, SetOfOne
+from embedlog.hooks.callbacks import Progress
 
 
 def open_directory(

@@ -12,8 +12,6 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from embedlog import _logging
-from embedlog._callbacks import Work
 from embedlog._native import system
 from embedlog.coordination import topic_directories
 from embedlog.errors import (
@@ -22,13 +20,15 @@ from embedlog.errors import (
     LockTimeoutError,
     UnknownTopicOrPartitionError,
 )
+from embedlog.hooks.callbacks import Work
 from embedlog.partition.log_context import write_checkpoints
 from embedlog.storage import call_deadline, checkpoints, file_names, locks
+from embedlog.telemetry import log_messages
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from embedlog.log_directory import LogDirectory
+    from embedlog.engine.log_directory import LogDirectory
     from embedlog.partition.partition import Partition
 
 logger = logging.getLogger("embedlog")
@@ -253,5 +253,5 @@ class _ErrorLog:
         if isinstance(problem, LockTimeoutError) and call_deadline.is_over():
             logger.debug("%s: %s", text, problem)
             return True
-        _logging.report(logger, logging.WARNING, (self._path, self._subject), text, problem)
+        log_messages.report(logger, logging.WARNING, (self._path, self._subject), text, problem)
         return True

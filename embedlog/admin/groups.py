@@ -47,7 +47,7 @@ from embedlog.types import (
 
 if TYPE_CHECKING:
     from embedlog.coordination.groups.kip848_groups import ModernGroup, Parts
-    from embedlog.engine import Engine
+    from embedlog.engine.engine import Engine
     from embedlog.group import Group, Member
 
 _logger = logging.getLogger("embedlog")

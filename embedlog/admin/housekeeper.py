@@ -15,15 +15,16 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from embedlog import _callbacks, _logging
-from embedlog._callbacks import Work
 from embedlog._native.threads import Flag, start
 from embedlog.admin.directory_jobs import DirectoryJobs
+from embedlog.hooks import callbacks
+from embedlog.hooks.callbacks import Work
 from embedlog.storage import files
+from embedlog.telemetry import log_messages
 
 if TYPE_CHECKING:
-    from embedlog.engine import Engine
-    from embedlog.log_directory import LogDirectory
+    from embedlog.engine.engine import Engine
+    from embedlog.engine.log_directory import LogDirectory
 
 logger = logging.getLogger("embedlog")
 
@@ -118,7 +119,7 @@ class Housekeeper:
             except BaseException as problem:  # noqa: BLE001 (top of the thread: a bug must not end the flushes)
                 subject = f"housekeeping of {self._engine.path}"
                 try:
-                    _logging.report(
+                    log_messages.report(
                         logger,
                         logging.ERROR,
                         (self._engine.path, "defect"),
@@ -127,7 +128,7 @@ class Housekeeper:
                         trace=True,
                     )
                 except BaseException:  # noqa: BLE001 (a user's log handler may raise)
-                    _callbacks.hook()
+                    callbacks.hook()
 
     def _sleep(self, seconds: float) -> bool:
         """Wait for the next round; whether the thread must end."""

@@ -57,8 +57,8 @@ from embedlog.topic import Topic, TopicRegistry
 
 if TYPE_CHECKING:
     from embedlog.descriptions.directories import DirectoryDescription
-    from embedlog.engine import Engine
-    from embedlog.log_directory import LogDirectory
+    from embedlog.engine.engine import Engine
+    from embedlog.engine.log_directory import LogDirectory
     from embedlog.partition.partition import Partition
     from embedlog.types import TopicPartition
 

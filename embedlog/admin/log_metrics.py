@@ -22,8 +22,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from embedlog import _logging
-from embedlog._metrics import Metrics, milliseconds
 from embedlog.admin.groups import GroupAdmin
 from embedlog.coordination.groups.offset_commits import OFFSETS_TOPIC
 from embedlog.descriptions.directories import (
@@ -34,11 +32,13 @@ from embedlog.descriptions.directories import (
 from embedlog.errors import EmbedlogError, GroupNotFoundError
 from embedlog.replicas.observation.replica_events import Meter, Timer
 from embedlog.storage import file_names, files
+from embedlog.telemetry import log_messages
+from embedlog.telemetry.metrics import Metrics, milliseconds
 from embedlog.types import TopicPartition
 
 if TYPE_CHECKING:
-    from embedlog.engine import Engine
-    from embedlog.log_directory import LogDirectory
+    from embedlog.engine.engine import Engine
+    from embedlog.engine.log_directory import LogDirectory
 
 logger = logging.getLogger("embedlog")
 
@@ -189,7 +189,7 @@ def _segment_sizes(directory: LogDirectory, topic: str, number: int) -> list[int
         if not files.is_directory(directory.path / file_names.partition_name(topic, number)):
             return None  # deleted meanwhile
         subject = f"metrics of {topic}-{number} in {directory.path}"
-        _logging.report(logger, logging.WARNING, (directory.path, "metrics"), subject, problem)
+        log_messages.report(logger, logging.WARNING, (directory.path, "metrics"), subject, problem)
         return None
 
 

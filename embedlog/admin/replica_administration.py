@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from embedlog.admin.directory_engine import open_directory
 from embedlog.config import keywords
-from embedlog.engine import Engine
+from embedlog.engine.engine import Engine
 from embedlog.errors import InvalidReplicaAssignmentError, LeaderNotAvailableError, ReplicaSetError
 from embedlog.storage import files, location
 from embedlog.types import TopicPartition, by_partition

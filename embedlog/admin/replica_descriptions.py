@@ -37,7 +37,7 @@ from embedlog.storage.identity import read_meta
 from embedlog.topic import is_internal
 
 if TYPE_CHECKING:
-    from embedlog.engine import Engine
+    from embedlog.engine.engine import Engine
     from embedlog.replica import ReplicatedEngine
     from embedlog.replicas.members.membership import Membership
     from embedlog.replicas.members.open_directories import OpenDirectory

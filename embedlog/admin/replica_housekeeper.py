@@ -28,8 +28,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from embedlog import _logging
-from embedlog._callbacks import Work
 from embedlog._native import system
 from embedlog._native.scope import scope
 from embedlog._native.threads import Bell
@@ -37,11 +35,13 @@ from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.admin.directory_jobs import DirectoryJobs
 from embedlog.admin.housekeeper import Housekeeper
 from embedlog.errors import ClosedError, EmbedlogError, LeaderNotAvailableError, LockTimeoutError
+from embedlog.hooks.callbacks import Work
 from embedlog.storage import files
 from embedlog.storage.call_deadline import bound_waits
+from embedlog.telemetry import log_messages
 
 if TYPE_CHECKING:
-    from embedlog.log_directory import LogDirectory
+    from embedlog.engine.log_directory import LogDirectory
     from embedlog.replica import ReplicatedEngine
     from embedlog.replicas.rules.events import Place
 
@@ -277,7 +277,7 @@ class ReplicaHousekeeper(Housekeeper):
             except EmbedlogError as problem:
                 subject, cause = self._find_cause(f"replicas of {topic}-{place[1]}", problem)
                 key = (self._engine.path, subject)
-                _logging.report(logger, logging.WARNING, key, subject, cause)
+                log_messages.report(logger, logging.WARNING, key, subject, cause)
 
     def _find_cause(self, subject: str, problem: EmbedlogError) -> tuple[str, EmbedlogError]:
         """The subject and the error of a message: one for all partitions that fail for the same

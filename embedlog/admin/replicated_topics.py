@@ -18,7 +18,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack, cast
 from uuid import UUID
 
-from embedlog import _logging
 from embedlog._native import system
 from embedlog.admin import topics
 from embedlog.admin.deleted_topics import DeletedTopics
@@ -34,6 +33,7 @@ from embedlog.errors import (
 )
 from embedlog.replicas.rules.events import CreatePartitions, DeleteTopic, Event, SetConfig
 from embedlog.replicas.rules.state import State
+from embedlog.telemetry import log_messages
 from embedlog.topic import Topic, check_name
 from embedlog.types import NewTopic, TopicPartition
 
@@ -208,7 +208,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
                 self._set.members.workers.run_at(opened.path, note_starts)
             except EmbedlogError as problem:
                 text = f"the log starts of {opened.path} are not in its checkpoint yet"
-                _logging.report(logger, logging.WARNING, (opened.path, "starts"), text, problem)
+                log_messages.report(logger, logging.WARNING, (opened.path, "starts"), text, problem)
         return starts
 
     def _topic_id(self, name: str) -> UUID:

@@ -23,8 +23,8 @@ from embedlog.errors import EmbedlogError
 
 if TYPE_CHECKING:
     from embedlog.descriptions.topics import PartitionDescription, TopicDescription
-    from embedlog.engine import Engine
-    from embedlog.log_directory import LogDirectory
+    from embedlog.engine.engine import Engine
+    from embedlog.engine.log_directory import LogDirectory
     from embedlog.partition.interfaces import LogPartition
 
 SETTLE_S: Final = 0.2  # twice the interval at which a reader's partition looks at its directory

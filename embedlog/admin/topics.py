@@ -35,7 +35,7 @@ from embedlog.types import NewTopic, TopicPartition, by_partition
 if TYPE_CHECKING:
     from embedlog.config.typed_options import TopicOptions
     from embedlog.descriptions.topics import TopicDescription
-    from embedlog.engine import Engine
+    from embedlog.engine.engine import Engine
     from embedlog.partition.interfaces import LogPartition
 
 _logger = logging.getLogger("embedlog")

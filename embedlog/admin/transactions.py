@@ -13,7 +13,7 @@ that began in between, before it those that ended in between.
 from __future__ import annotations
 
 from embedlog.descriptions.groups import OpenTransaction, TransactionDescription
-from embedlog.engine import Engine
+from embedlog.engine.engine import Engine
 from embedlog.errors import UnknownTopicOrPartitionError
 from embedlog.transaction import PREPARED, SETTLED, Status, Transaction, covers
 from embedlog.types import TopicPartition

@@ -35,7 +35,7 @@ from embedlog.errors import ClosedError, ConfigError
 from embedlog.types import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
-    from embedlog.engine import Engine
+    from embedlog.engine.engine import Engine
 
 Result = TypeVar("Result")
 

@@ -53,7 +53,7 @@ from embedlog.types import (
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Future, Router
-    from embedlog.engine import Engine
+    from embedlog.engine.engine import Engine
     from embedlog.transaction import Outcome
 
 Result = TypeVar("Result")

@@ -31,7 +31,7 @@ from embedlog.columns.scan_bounds import OffsetBound, ScanBounds, Time
 from embedlog.columns.search import Search
 from embedlog.columns.splits import Split, splits
 from embedlog.config import keywords, other_clients
-from embedlog.display import tables
+from embedlog.descriptions.display import tables
 from embedlog.errors import (
     ConfigError,
     EmbedlogError,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from embedlog.config.callables import Deserializer
     from embedlog.config.client import K, V
-    from embedlog.engine import Engine
+    from embedlog.engine.engine import Engine
     from embedlog.partition.interfaces import LogPartition, ReadableLog
     from embedlog.topic import Topic
 

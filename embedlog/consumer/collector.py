@@ -42,7 +42,7 @@ from embedlog.errors import (
 from embedlog.types import TopicPartition
 
 if TYPE_CHECKING:
-    from embedlog.engine import Engine
+    from embedlog.engine.engine import Engine
     from embedlog.partition.log_context import Bounds
 
 logger = logging.getLogger("embedlog")

@@ -58,7 +58,7 @@ from embedlog.types import (
 )
 
 if TYPE_CHECKING:
-    from embedlog.engine import Engine
+    from embedlog.engine.engine import Engine
 
 _numbers = count(1)
 

@@ -22,7 +22,6 @@ import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from embedlog import _logging
 from embedlog._native import system
 from embedlog.config.client import ConsumerConfig
 from embedlog.consumer.collector import Collector
@@ -50,10 +49,11 @@ from embedlog.errors import (
 from embedlog.group import Group, State, end_delay
 from embedlog.storage import files
 from embedlog.storage.call_deadline import bound_waits
+from embedlog.telemetry import log_messages
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, brief
 
 if TYPE_CHECKING:
-    from embedlog.engine import Engine
+    from embedlog.engine.engine import Engine
     from embedlog.storage.liveness import Lease
 
 logger = logging.getLogger("embedlog.consumer")
@@ -531,7 +531,7 @@ class ConsumerCoordinator:
 
     def _log_failed_commit(self, problem: Exception) -> None:
         key = (self._engine.path, "commit", self._group_id)
-        _logging.report(
+        log_messages.report(
             logger,
             logging.WARNING,
             key,

@@ -14,12 +14,12 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from embedlog import _logging
 from embedlog._native.scope import scope
 from embedlog.errors import LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError
+from embedlog.telemetry import log_messages
 
 if TYPE_CHECKING:
-    from embedlog.engine import Engine
+    from embedlog.engine.engine import Engine
 
 logger = logging.getLogger("embedlog.consumer")
 
@@ -60,7 +60,7 @@ class DutyDelays:
             if not problem.retriable:
                 raise
             key = (self._engine.path, "unavailable", self._group_id)
-            _logging.report(
+            log_messages.report(
                 logger,
                 logging.WARNING,
                 key,

@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from embedlog._metrics import Metrics, milliseconds
 from embedlog._native import system
+from embedlog.telemetry.metrics import Metrics, milliseconds
 
 
 class Rebalances:

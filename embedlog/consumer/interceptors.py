@@ -8,8 +8,8 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from embedlog._interceptors import InterceptorChain
 from embedlog._native._rows import Record
+from embedlog.hooks.interceptors import InterceptorChain
 from embedlog.types import OffsetAndMetadata, TopicPartition
 
 consumer_logger = logging.getLogger("embedlog.consumer")

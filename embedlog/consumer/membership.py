@@ -21,7 +21,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from embedlog import assignors, group
-from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog.config.client import ConsumerConfig
 from embedlog.consumer import assignment, rebalance_listener
@@ -40,11 +39,12 @@ from embedlog.errors import (
 )
 from embedlog.format.consumer_protocol import decode_assignment
 from embedlog.group import Group, Member, Refusal, State
+from embedlog.telemetry.metrics import Metrics
 from embedlog.types import GroupMetadata, TopicPartition, brief
 
 if TYPE_CHECKING:
     from embedlog.consumer.subscription import Subscription
-    from embedlog.engine import Engine
+    from embedlog.engine.engine import Engine
     from embedlog.storage.liveness import Lease
 
 logger = logging.getLogger("embedlog.consumer")

@@ -16,16 +16,16 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from embedlog._metrics import milliseconds
 from embedlog._native import system
 from embedlog.consumer.collector import Collector
 from embedlog.consumer.positions import Cursor
 from embedlog.errors import LeaderNotAvailableError, LockTimeoutError
 from embedlog.format.visibility import end_offset
 from embedlog.storage.call_deadline import bound_waits
+from embedlog.telemetry.metrics import milliseconds
 
 if TYPE_CHECKING:
-    from embedlog.engine import Engine
+    from embedlog.engine.engine import Engine
     from embedlog.partition.log_context import Bounds
 
 

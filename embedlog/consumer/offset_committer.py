@@ -20,8 +20,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from embedlog import _callbacks
-from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog.consumer.interceptors import ConsumerInterceptors
 from embedlog.errors import (
@@ -32,7 +30,9 @@ from embedlog.errors import (
     NotEnoughReplicasError,
     RetriableCommitFailedError,
 )
+from embedlog.hooks import callbacks
 from embedlog.storage import files
+from embedlog.telemetry.metrics import Metrics
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger("embedlog.consumer")
@@ -258,7 +258,7 @@ class OffsetCommitter:
                 logger.error("an asynchronous commit of group %r failed: %s", self._group_id, error)
         except BaseException as problem:
             # a callback may raise anything; the others must still be called
-            if _callbacks.interrupts(problem):
+            if callbacks.interrupts(problem):
                 raise
             logger.exception("the callback of a commit failed")
 

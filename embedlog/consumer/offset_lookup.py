@@ -16,7 +16,7 @@ from embedlog.format.visibility import end_offset
 from embedlog.types import OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
-    from embedlog.engine import Engine
+    from embedlog.engine.engine import Engine
 
 
 class OffsetLookup:

@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from embedlog._metrics import WINDOW_COUNT
 from embedlog.config.times import duration_ms
 from embedlog.errors import NoOffsetForPartitionError, StateError
 from embedlog.format.visibility import end_offset
+from embedlog.telemetry.metrics import WINDOW_COUNT
 from embedlog.types import TopicPartition
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
-from embedlog import _callbacks
 from embedlog.errors import ListenerError, WakeupError
+from embedlog.hooks.callbacks import interrupts
 from embedlog.types import TopicPartition
 
 logger = logging.getLogger("embedlog.consumer")
@@ -143,7 +143,7 @@ class Listeners:
             listener(list(tps))
         except BaseException as problem:
             # a listener may raise anything; the assignment is valid
-            if _callbacks.interrupts(problem):
+            if interrupts(problem):
                 raise
             if self._error is not None:
                 logger.exception("%s failed after another listener", name)

@@ -15,7 +15,7 @@ from embedlog.errors import InvalidTopicError, StateError, UnknownTopicOrPartiti
 from embedlog.types import TopicPartition
 
 if TYPE_CHECKING:
-    from embedlog.engine import Engine
+    from embedlog.engine.engine import Engine
 
 
 class Subscription:

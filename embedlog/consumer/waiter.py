@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from embedlog._metrics import Metrics
 from embedlog._native import lazy_numpy, system
 from embedlog.config.client import ConsumerConfig
 from embedlog.consumer.positions import Cursor, Rotation
@@ -28,9 +27,10 @@ from embedlog.consumer.subscription import Subscription
 from embedlog.errors import ClosedError, StateError, WakeupError
 from embedlog.format.visibility import READ_COMMITTED, end_offset
 from embedlog.storage.call_deadline import bound_waits
+from embedlog.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from embedlog.engine import Engine
+    from embedlog.engine.engine import Engine
 
 Result = TypeVar("Result")
 

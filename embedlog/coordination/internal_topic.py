@@ -32,7 +32,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
-from embedlog import _logging
 from embedlog._native import system
 from embedlog._native.scope import scope
 from embedlog.coordination import replay
@@ -55,6 +54,7 @@ from embedlog.format.encoder import encode_records
 from embedlog.format.record_columns import Stamp
 from embedlog.storage.call_deadline import bound_waits, wait_end
 from embedlog.storage.locks import is_owned
+from embedlog.telemetry import log_messages
 
 if TYPE_CHECKING:
     from embedlog._native.system import Published
@@ -483,7 +483,7 @@ def _flush_late(partition: DecisionLog, end: int, deadline_ns: int) -> None:
     except (ClosedError, DurabilityError, UnknownTopicOrPartitionError) as problem:
         # the decision itself was appended
         message = f"background flush of {partition.topic}-{partition.number}"
-        _logging.report(logger, logging.ERROR, (partition.path, "flush"), message, problem)
+        log_messages.report(logger, logging.ERROR, (partition.path, "flush"), message, problem)
 
 
 # ---- Kafka's partition of a name -----------------------------------------------------------------

@@ -31,7 +31,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from embedlog import _logging
 from embedlog._native import system
 from embedlog._native.scope import scope
 from embedlog.config.topic import TopicConfig, parse
@@ -46,6 +45,7 @@ from embedlog.errors import (
 from embedlog.storage import file_names, files, locks
 from embedlog.storage.control_page import check, map_page
 from embedlog.storage.identity import new_id, read_topic_id
+from embedlog.telemetry import log_messages
 from embedlog.topic import Topic
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class TopicChanges:
                     self.finish_creation(topic)
             except EmbedlogError as problem:
                 message = f"topic {topic.name} is still {topic.state}"
-                _logging.report(
+                log_messages.report(
                     _logger,
                     logging.WARNING,
                     (self._host.path, "unfinished", topic.name),

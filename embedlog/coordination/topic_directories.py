@@ -28,10 +28,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from embedlog import _logging
 from embedlog.errors import ForeignDirectoryError, InvalidPartitionsError, StorageError
 from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.identity import id_of_name, new_id, read_topic_id, write_topic_id
+from embedlog.telemetry import log_messages
 from embedlog.topic import RESERVED_TOPICS, Topic
 
 if TYPE_CHECKING:
@@ -417,7 +417,7 @@ def purge_retired(
         except OSError as problem:
             # another housekeeper, of an older embedlog, removed it
             if problem.errno != errno.ENOENT:
-                _logging.report(
+                log_messages.report(
                     _logger, logging.WARNING, path, "a deleted topic's directory stays", problem
                 )
     return removed

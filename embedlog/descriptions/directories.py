@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from embedlog.display.tables import (
+from embedlog.descriptions.display.tables import (
     count_text,
     format_time,
     make_table,

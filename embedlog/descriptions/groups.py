@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from embedlog.display import tables
+from embedlog.descriptions.display import tables
 from embedlog.types import OffsetAndMetadata, TopicPartition
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from embedlog.display import tables
+from embedlog.descriptions.display import tables
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from embedlog import leftovers
 from embedlog.errors import EmbedlogError
 from embedlog.format.producer_state import ProducerState
 from embedlog.index import INDEX_BYTES_MAX
 from embedlog.integrity.report import Finding
 from embedlog.integrity.segment_check import CheckedSegment, SegmentCheck
+from embedlog.partition import leftovers
 from embedlog.segment import CompactionSigns
 from embedlog.storage import checkpoints, file_names, files, identity
 from embedlog.storage.control_page import DurableRecord

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from embedlog import index, leftovers, segment
+from embedlog import index, segment
 from embedlog._native import system
 from embedlog.format.record_batch import Chain
 from embedlog.integrity.marker_repair import MARKER_BYTES, restore
 from embedlog.integrity.partition_check import PartitionFacts, PartitionResult
 from embedlog.integrity.segment_check import SegmentCheck
 from embedlog.integrity.spans import SegmentSpan
+from embedlog.partition import leftovers
 from embedlog.storage import checkpoints, file_names, files, identity
 from embedlog.storage.manifest import (
     CLOSED,

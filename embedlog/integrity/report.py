@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from embedlog.display import tables
+from embedlog.descriptions.display import tables
 from embedlog.errors import EmbedlogError
 
 DAMAGE: Final = "damage"

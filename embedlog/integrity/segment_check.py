@@ -21,7 +21,7 @@ from embedlog.format.record_batch import Batches, Problem
 from embedlog.format.record_columns import RELATIVE_MAX
 from embedlog.integrity.report import Finding
 from embedlog.integrity.spans import ExpectedSegment, SegmentReader, SegmentSpan
-from embedlog.leftovers import Plan
+from embedlog.partition.leftovers import Plan
 from embedlog.segment import LEAPT, CompactionSigns, Leap
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import SegmentInfo

@@ -14,6 +14,8 @@ partitions. Other units import eight modules of it:
 - `pinned_segments`: `Pin`, a partition at one moment, for backups
 - `interposer`: `Interposer`, which tests of applications place before each append and commit
 
+`leftovers` is a unit of its own below this package: `integrity` uses it, too.
+
 Order inside, from the bottom up. A module imports only modules before it.
 
 1. `interposer`, `log_context`, `segment_info`, `recovery/`, `state`

@@ -17,14 +17,14 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from embedlog._callbacks import Work
-from embedlog._metrics import Metrics
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import EmbedlogError, InvalidRecordError, OffsetOutOfRangeError
 from embedlog.format.compression import LIMIT_BYTES
+from embedlog.hooks.callbacks import Work
 from embedlog.partition.recent_batches import RecentBatches
 from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.descriptors import Handles
+from embedlog.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from embedlog._native import system

@@ -9,9 +9,9 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from embedlog._callbacks import Work
 from embedlog._native import system
 from embedlog.errors import EmbedlogError, LockTimeoutError
+from embedlog.hooks.callbacks import Work
 from embedlog.partition import idempotent_append, markers, retention, shutdown
 from embedlog.partition.aborted_index import AbortedIndex
 from embedlog.partition.append_lock import AppendLock

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 
-from embedlog import _logging, segment
+from embedlog import segment
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.segment_info import final_time_entry, published_empty
 from embedlog.storage.manifest import SEALED
+from embedlog.telemetry import log_messages
 
 logger = logging.getLogger("embedlog")
 
@@ -49,5 +50,5 @@ def roll(locked: LockedPartition, published: Published) -> Published:
     locked.publish(after)
     system.point("roll-published")
     page.set(system.WORD_ROLL_INTENT, 0)
-    _logging.change(logger, (state.path, "roll"), f"{state.name}: segment {base} begins")
+    log_messages.change(logger, (state.path, "roll"), f"{state.name}: segment {base} begins")
     return after

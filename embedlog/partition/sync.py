@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from embedlog import _logging, index, segment
+from embedlog import index, segment
 from embedlog._native import system, waits
 from embedlog._native.scope import scope
 from embedlog._native.system import Published
@@ -45,6 +45,7 @@ from embedlog.partition.truncation import failed_sync
 from embedlog.storage import file_names, files, locks
 from embedlog.storage.control_page import DurableRecord
 from embedlog.storage.manifest import SegmentInfo
+from embedlog.telemetry import log_messages
 
 logger = logging.getLogger("embedlog")
 
@@ -513,7 +514,7 @@ class Syncer:
                 LockTimeoutError,
                 UnknownTopicOrPartitionError,
             ) as problem:
-                _logging.report(
+                log_messages.report(
                     logger,
                     logging.ERROR,
                     (state.path, "flush"),

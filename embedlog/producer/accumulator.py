@@ -28,11 +28,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from embedlog import _callbacks
 from embedlog._native import _rows
 from embedlog._native.scope import scope
 from embedlog._native.threads import start
 from embedlog.errors import ClosedError, DeadlineError, ForkedError, StateError
+from embedlog.hooks import callbacks
 from embedlog.producer.awaitable import await_future
 from embedlog.producer.delivery_failures import copy_error
 from embedlog.types import RecordMetadata
@@ -70,7 +70,7 @@ def run_callback(future: Future, callback: Callable[[Future], object]) -> None:
     try:
         callback(future)
     except BaseException as error:  # a user's callback may raise anything; the thread must continue
-        if _callbacks.interrupts(error):
+        if callbacks.interrupts(error):
             raise
         logger.exception("a callback of a sent record raised")
 
@@ -370,7 +370,7 @@ class Accumulator:
             try:
                 ended = self._run_once()
             except BaseException:  # noqa: BLE001  (for example no memory: every future waits for this thread)
-                _callbacks.report(
+                callbacks.report(
                     logger, "%s: the producer thread failed unexpectedly and continues", self._name
                 )
                 self.rows.wait(FAILURE_PAUSE_S)
@@ -414,7 +414,7 @@ class Accumulator:
         try:
             self._delivery.deliver(queue)
         except BaseException:  # noqa: BLE001  (a bug must not end the thread: every future waits for it)
-            _callbacks.report(
+            callbacks.report(
                 logger, "%s: delivering to %s-%d failed", self._name, queue.topic, queue.partition
             )
             queue.rest(FAILURE_PAUSE_S)
@@ -472,7 +472,7 @@ def _close_all() -> None:
                 accumulator.abandon_at_exit()
             accumulator._delivery.failures.log_unreported()
         except Exception:  # noqa: BLE001  (the others must still be closed)
-            _callbacks.report(logger, "a producer could not be closed")
+            callbacks.report(logger, "a producer could not be closed")
 
 
 def _end_with_the_process() -> None:

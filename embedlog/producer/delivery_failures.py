@@ -24,13 +24,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from embedlog import _logging
 from embedlog._native import _rows
 from embedlog.errors import DeliveryError, EmbedlogError, FencedError, TransactionAbortedError
+from embedlog.telemetry import log_messages
 
 if TYPE_CHECKING:
-    from embedlog._metrics import Metrics
     from embedlog._native._rows import ProducerBatch, Tally
+    from embedlog.telemetry.metrics import Metrics
 
 logger = logging.getLogger("embedlog.producer")
 
@@ -176,7 +176,7 @@ class DeliveryFailures:
                 f"{self._name}: {count} records for {topic} were not written, and their futures "
                 "were not asked"
             )
-            _logging.report(
+            log_messages.report(
                 logger, logging.WARNING, ("lost", topic, reason), summary, errors[topic, reason]
             )
         return None

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from embedlog._interceptors import InterceptorChain
+from embedlog.hooks.interceptors import InterceptorChain
 from embedlog.types import ProducerRecord, RecordMetadata
 
 producer_logger = logging.getLogger("embedlog.producer")

@@ -4,7 +4,7 @@ windows.
 
 from __future__ import annotations
 
-from embedlog._metrics import Metrics
+from embedlog.telemetry.metrics import Metrics
 
 
 def producer_metrics(metrics: Metrics) -> dict[str, float]:

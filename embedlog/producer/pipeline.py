@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from embedlog._native._rows import Future, ProducerBatch, Router
     from embedlog.columns.ingest import ColumnPiece
     from embedlog.config.client import ProducerConfig
-    from embedlog.engine import Engine
+    from embedlog.engine.engine import Engine
     from embedlog.producer.no_transaction import NoTransaction
     from embedlog.producer.transaction_manager import TransactionManager
 

@@ -44,7 +44,7 @@ from embedlog.types import (
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Future
-    from embedlog.engine import Engine
+    from embedlog.engine.engine import Engine
     from embedlog.producer.transaction_manager import TransactionManager
     from embedlog.transaction import Outcome
 

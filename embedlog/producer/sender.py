@@ -26,7 +26,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from embedlog._metrics import Metrics
 from embedlog._native import _rows, system
 from embedlog.errors import (
     ClosedError,
@@ -50,13 +49,14 @@ from embedlog.producer.delivery_failures import DeliveryFailures
 from embedlog.producer.idempotence import Appender, IdempotentAppender, PlainAppender
 from embedlog.producer.targets import QueueTarget, TopicTarget
 from embedlog.storage.call_deadline import Slice
+from embedlog.telemetry.metrics import Metrics
 from embedlog.topic import check_name, is_internal
 
 if TYPE_CHECKING:
     from embedlog._native._rows import PartitionQueue, ProducerBatch, Router
     from embedlog.config.client import ProducerConfig
     from embedlog.config.topic import TopicConfig
-    from embedlog.engine import Engine
+    from embedlog.engine.engine import Engine
 
 logger = logging.getLogger("embedlog.producer")
 

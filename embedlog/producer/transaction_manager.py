@@ -45,8 +45,8 @@ from embedlog.errors import (
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from embedlog._metrics import Metrics
     from embedlog.producer.accumulator import Accumulator
+    from embedlog.telemetry.metrics import Metrics
     from embedlog.transaction import Outcome
 
 logger = logging.getLogger("embedlog.producer")

@@ -20,7 +20,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from embedlog import _logging
 from embedlog.descriptions.replicas import Reassignment
 from embedlog.errors import (
     ElectionNotNeededError,
@@ -47,6 +46,7 @@ from embedlog.replicas.rules.events import (
 )
 from embedlog.replicas.rules.records import NO_LEADER, Partition
 from embedlog.replicas.verification.partition_repair import repair_damaged
+from embedlog.telemetry import log_messages
 from embedlog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -370,7 +370,7 @@ class Assignments:
                         is_clear = False
             except EmbedlogError as problem:
                 text = f"settings, or replicas that were moved away, stay in {path}"
-                _logging.report(logger, logging.WARNING, (path, "clear"), text, problem)
+                log_messages.report(logger, logging.WARNING, (path, "clear"), text, problem)
                 is_clear = False
         self._cleared = state if is_clear else None
 

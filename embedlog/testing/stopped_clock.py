@@ -22,7 +22,7 @@ from embedlog import StateError
 from embedlog._native import system
 from embedlog._native.clock import advance
 from embedlog.config import keywords
-from embedlog.engine import open_engines
+from embedlog.engine.engine import open_engines
 from embedlog.storage.liveness import age_leases
 
 __all__ = ["Clock", "clock"]

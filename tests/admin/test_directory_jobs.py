@@ -10,10 +10,10 @@ import pytest
 from embedlog._native import system
 from embedlog.admin.directory_jobs import NEXT_ROUND_NS, DirectoryJobs
 from embedlog.config.topic import LogConfig
-from embedlog.engine import Engine
+from embedlog.engine.engine import Engine
+from embedlog.engine.log_directory import LogDirectory
 from embedlog.errors import LockTimeoutError, StorageError
 from embedlog.format.encoder import encode_records
-from embedlog.log_directory import LogDirectory
 from embedlog.partition.partition import Partition
 from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.call_deadline import bound_waits

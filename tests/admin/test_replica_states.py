@@ -15,7 +15,7 @@ import pytest
 
 import embedlog
 from embedlog.admin.replica_descriptions import ReplicaDescriber
-from embedlog.log_directory import LogDirectory
+from embedlog.engine.log_directory import LogDirectory
 from embedlog.replica import ReplicatedEngine
 from embedlog.replicas.observation import directory_view
 from embedlog.replicas.observation.answers import Answers

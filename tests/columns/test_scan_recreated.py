@@ -12,7 +12,7 @@ import pytest
 
 import embedlog
 from embedlog import Log, Scan, UnknownTopicOrPartitionError
-from embedlog.engine import Engine
+from embedlog.engine.engine import Engine
 from embedlog.topic import Topic
 
 

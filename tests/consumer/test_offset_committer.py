@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog.consumer import group_metrics
 from embedlog.consumer.interceptors import ConsumerInterceptors
@@ -18,6 +17,7 @@ from embedlog.errors import (
     RetriableCommitFailedError,
     UnknownMemberError,
 )
+from embedlog.telemetry.metrics import Metrics
 from embedlog.types import OffsetAndMetadata, TopicPartition
 
 TP = TopicPartition("a", 0)

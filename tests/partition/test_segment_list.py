@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog import TopicPartition, log_directory
+from embedlog import TopicPartition
+from embedlog.engine import log_directory
 from tests.faults.harness.processes import Nursery
 from tests.faults.harness.stage import Play
 from tests.support.small_logs import append, opened

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 import embedlog
-from embedlog._metrics import Metrics
 from embedlog.errors import (
     ClosedError,
     DeadlineError,
@@ -30,6 +29,7 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.producer.delivery_failures import ELSEWHERE, ENTRIES_MAX, DeliveryFailures
+from embedlog.telemetry.metrics import Metrics
 from tests.support import producer_helpers
 from tests.support.delivery_failures import HEARD, lost_lines, refuse
 from tests.support.partition_queues import accumulator

@@ -9,11 +9,11 @@ import re
 import pytest
 
 import embedlog
-from embedlog import _logging
-from embedlog._metrics import Metrics
 from embedlog.errors import ClosedError, DeliveryError
 from embedlog.producer import delivery_failures
 from embedlog.producer.delivery_failures import DeliveryFailures
+from embedlog.telemetry import log_messages
+from embedlog.telemetry.metrics import Metrics
 from tests.support import producer_helpers
 from tests.support.delivery_failures import HEARD, lost_lines, refuse
 from tests.support.partition_queues import accumulator
@@ -25,7 +25,7 @@ log = producer_helpers.log
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was logged lately."""
-    monkeypatch.setattr(_logging, "report", _logging.Recurring().report)
+    monkeypatch.setattr(log_messages, "report", log_messages.Recurring().report)
 
 
 def test_a_producer_that_never_flushes_logs_what_fails_in_the_background(
@@ -65,7 +65,7 @@ def test_only_what_stays_unheard_is_logged_and_once_an_hour_at_most(
 ) -> None:
     watch = Watch()
     monkeypatch.setattr(delivery_failures, "time", watch)
-    monkeypatch.setattr(_logging, "report", _logging.Recurring(watch.monotonic).report)
+    monkeypatch.setattr(log_messages, "report", log_messages.Recurring(watch.monotonic).report)
     rung: list[float] = []
     found = DeliveryFailures("p", Metrics(), raises=True)
     found.on_failure = lambda: rung.append(watch.now_s)

@@ -250,7 +250,7 @@ def test_integrations_use_public_names_only(name: str) -> None:
     """Of other units an integration imports only `embedlog` and integrations, and of the former
     only names of `__all__`, also as `embedlog.NAME`. The verbs `dump` and `handover` use files
     through the units of their names, `import` opens those of others as the library opens its own,
-    and terminals get text through `display`.
+    and terminals get text through `descriptions.display`.
     """
     own = f"embedlog.{unit_of(name)}"
     used = uses(MODULES[name]).public_names
@@ -265,7 +265,7 @@ def test_integrations_use_public_names_only(name: str) -> None:
         "embedlog.tools.cli.verbs.directory.handover": ["tools.handover"],
         "embedlog.tools.cli.transfer.received_files": ["errors", "storage"],
     }
-    allowed = (*INTEGRATIONS, "display", *of_verbs.get(name, []))
+    allowed = (*INTEGRATIONS, "descriptions.display", *of_verbs.get(name, []))
     assert {found for found in others if unit_of(found) not in allowed} <= {"embedlog"}
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog import TopicPartition, _logging
+from embedlog import TopicPartition
+from embedlog.telemetry import log_messages
 from embedlog.types import BRIEF_MAX, brief
 
 QUIET = {"housekeeping": False}
@@ -131,7 +132,7 @@ def test_frequent_rolls_are_few_lines_with_a_count(
     log: embedlog.Log, lines: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(_logging._frequent, "_clock_s", lambda: now[0])
+    monkeypatch.setattr(log_messages._frequent, "_clock_s", lambda: now[0])
     with log.producer() as producer:
         for number in range(5):
             now[0] += 10 if number == 4 else 1

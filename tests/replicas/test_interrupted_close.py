@@ -14,7 +14,7 @@ import pytest
 
 import embedlog
 from embedlog.admin.housekeeper import Housekeeper
-from embedlog.log_directory import LogDirectory
+from embedlog.engine.log_directory import LogDirectory
 from embedlog.partition.partition import Partition
 from embedlog.replicas.members.set_members import SetMembers
 from embedlog.replicas.replica_set import ReplicaSet

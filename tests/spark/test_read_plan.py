@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog.engine import Engine
+from embedlog.engine.engine import Engine
 from embedlog.spark import columns, read_plan, read_task
 from embedlog.spark.read_options import parse
 from embedlog.spark.read_plan import PlannedPiece, ReadTask, join_pieces, plan

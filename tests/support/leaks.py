@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from embedlog import engine
+from embedlog.engine import engine
 
 # for a thread that a busy machine runs late
 GRACE_S = float(os.environ.get("EMBEDLOG_LEAK_GRACE_S", "10.0"))

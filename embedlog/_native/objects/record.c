@@ -189,7 +189,7 @@ static PyObject *record_asdict(PyObject *self, PyObject *unused) {
 
 /* Only notebooks call it, so the module of the tables is imported here. */
 static PyObject *record_html(PyObject *self, PyObject *unused) {
-    PyObject *tables = PyImport_ImportModule("embedlog.display.tables"),
+    PyObject *tables = PyImport_ImportModule("embedlog.descriptions.display.tables"),
              *fields = tables ? record_asdict(self, NULL) : NULL;
     PyObject *found = fields ? PyObject_CallMethod(tables, "record", "(O)", fields) : NULL;
     Py_XDECREF(fields);

@@ -19,7 +19,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from embedlog import _logging
 from embedlog import group as machine
 from embedlog._native import system
 from embedlog.coordination.groups.commit_checks import check_group_id, refusal_error
@@ -41,6 +40,7 @@ from embedlog.errors import (
     ReadOnlyError,
 )
 from embedlog.group import Group, Limits, Refusal, State
+from embedlog.telemetry import log_messages
 from embedlog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ class Groups(Offsets):
                 except ClosedError:  # the log is closed during this round
                     return watches
                 except EmbedlogError as problem:
-                    _logging.report(
+                    log_messages.report(
                         logger,
                         logging.WARNING,
                         (self.host.path, "group", name),
@@ -313,7 +313,7 @@ class Groups(Offsets):
             committed = view.offsets(name)
         except EmbedlogError as problem:
             message = f"group {name!r} cannot be read and is not expired"
-            _logging.report(
+            log_messages.report(
                 logger, logging.ERROR, (self.host.path, "expiry", name), message, problem
             )
             return []

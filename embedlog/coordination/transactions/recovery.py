@@ -14,9 +14,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from embedlog import _logging
 from embedlog.errors import CorruptRecordError, UnknownTopicOrPartitionError
 from embedlog.format.record_columns import EPOCH_MAX
+from embedlog.telemetry import log_messages
 from embedlog.transaction import Transaction, covers, producer_identity_of
 
 if TYPE_CHECKING:
@@ -68,5 +68,7 @@ def recover(
             continue
         except CorruptRecordError as problem:
             message = f"open transactions of {partition.topic}-{partition.number} are unknown"
-            _logging.report(logger, logging.ERROR, (partition.path, "recovery"), message, problem)
+            log_messages.report(
+                logger, logging.ERROR, (partition.path, "recovery"), message, problem
+            )
     return raised_to

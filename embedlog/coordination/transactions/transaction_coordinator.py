@@ -30,7 +30,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from embedlog import _logging
 from embedlog import transaction as machine
 from embedlog._native import system
 from embedlog._native.scope import scope, stack
@@ -67,6 +66,7 @@ from embedlog.errors import (
 from embedlog.storage.call_deadline import bound_deadline
 from embedlog.storage.liveness import Liveness
 from embedlog.storage.parallel_syncs import TransactionSyncs
+from embedlog.telemetry import log_messages
 from embedlog.transaction import PREPARED, Refusal, Status, Transaction
 
 if TYPE_CHECKING:
@@ -324,7 +324,9 @@ class Transactions:
         ) as problem:
             name = f"{partition.topic}-{partition.number}"
             message = f"a transaction in {name} cannot be ended now"
-            _logging.report(logger, logging.INFO, (self.host.path, name, "end"), message, problem)
+            log_messages.report(
+                logger, logging.INFO, (self.host.path, name, "end"), message, problem
+            )
 
     def open_in(self, partition: TransactionalLog) -> list[str]:
         """The transactional ids with an open transaction in this partition."""
@@ -411,7 +413,7 @@ class Transactions:
                         self.settle(name, state, deadline_ns)
                 except EmbedlogError as problem:
                     key = (self.host.path, "transaction", name)
-                    _logging.report(
+                    log_messages.report(
                         logger, logging.WARNING, key, f"transaction of {name!r}", problem
                     )
 
@@ -439,7 +441,7 @@ class Transactions:
                 state = view.get(name)
             except CorruptRecordError as problem:
                 message = f"the state of transactional id {name!r} cannot be read"
-                _logging.report(
+                log_messages.report(
                     logger, logging.ERROR, (self.host.path, "state", name), message, problem
                 )
                 continue

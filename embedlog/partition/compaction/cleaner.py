@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
-from embedlog import index, leftovers, segment
-from embedlog._callbacks import Passed, Work
+from embedlog import index, segment
 from embedlog._native import system
 from embedlog._native.lazy_numpy import np
 from embedlog._native.system import Published
@@ -26,6 +25,8 @@ from embedlog.format.aborted_transactions import AbortedTransaction
 from embedlog.format.compactor import KeyOffsetMap, clean
 from embedlog.format.producer_state import Producer
 from embedlog.format.record_batch import Batches, Chain, scan
+from embedlog.hooks.callbacks import Passed, Work
+from embedlog.partition import leftovers
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.compaction import swap
 from embedlog.partition.compaction.rules import (

@@ -21,11 +21,12 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from embedlog import index, leftovers, segment
+from embedlog import index, segment
 from embedlog._native import system
 from embedlog._native.replication import ROLE_LEADER
 from embedlog._native.system import Published
 from embedlog.format import aborted_transactions
+from embedlog.partition import leftovers
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.storage import file_names, files, interval_digests
 from embedlog.storage.manifest import SegmentInfo

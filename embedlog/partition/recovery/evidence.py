@@ -28,13 +28,14 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from embedlog import leftovers, segment
-from embedlog._callbacks import Work
+from embedlog import segment
 from embedlog._native.lazy_numpy import np
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Chain, Problem
 from embedlog.format.record_columns import RELATIVE_MAX, Batches
+from embedlog.hooks.callbacks import Work
+from embedlog.partition import leftovers
 from embedlog.partition.segment_info import info_from_files, transactions_in
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import DIGESTED, GAPLESS, Manifest, SegmentInfo

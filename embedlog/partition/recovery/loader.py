@@ -25,13 +25,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
-from embedlog import index, leftovers, segment
-from embedlog._callbacks import Passed
+from embedlog import index, segment
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Batches, Chain, Problem
 from embedlog.format.record_columns import LOG_OFFSET_MAX
+from embedlog.hooks.callbacks import Passed
+from embedlog.partition import leftovers
 from embedlog.partition.recovery import log_epochs
 from embedlog.partition.recovery import producer_history as history
 from embedlog.partition.recovery.evidence import Comparison, Evidence, Loading, Run

@@ -15,9 +15,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from embedlog import leftovers, segment
+from embedlog import segment
 from embedlog.format.record_batch import Chain
 from embedlog.format.record_columns import RELATIVE_MAX
+from embedlog.partition import leftovers
 from embedlog.storage import file_names, files
 
 

@@ -16,7 +16,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from embedlog import _logging
 from embedlog._native import system
 from embedlog._native.scope import scope, stack
 from embedlog.errors import EmbedlogError
@@ -30,6 +29,7 @@ from embedlog.replicas.decisions.shared_records import ShownRecords
 from embedlog.replicas.rules.events import Event, Refusal
 from embedlog.replicas.rules.state import State
 from embedlog.storage import checkpoints, file_names, locks
+from embedlog.telemetry import log_messages
 
 logger = logging.getLogger("embedlog")
 
@@ -120,7 +120,7 @@ class DecisionLog:
                 view = self._read_view(copy, facts[-1])
             except EmbedlogError as problem:
                 text = f"the decision log in {copy.partition.path} cannot be read"
-                _logging.report(
+                log_messages.report(
                     logger, logging.INFO, (copy.partition.path, "decisions"), text, problem
                 )
                 continue

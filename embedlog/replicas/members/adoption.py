@@ -33,7 +33,7 @@ from embedlog.storage import checkpoints, file_names, files, location, lock_hold
 from embedlog.storage.identity import ensure_meta, new_id, write_meta
 
 if TYPE_CHECKING:
-    from embedlog.log_directory import LogDirectory
+    from embedlog.engine.log_directory import LogDirectory
 
 NO_NODE = -1
 

@@ -46,7 +46,7 @@ from embedlog.storage import file_names, files
 from embedlog.storage.identity import id_bytes, read_clean_mark
 
 if TYPE_CHECKING:
-    from embedlog.log_directory import LogDirectory
+    from embedlog.engine.log_directory import LogDirectory
     from embedlog.replicas.members.membership import Member, Membership
 
 

@@ -41,7 +41,6 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from embedlog import _logging
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, StorageError
 from embedlog.replicas.decisions.decision_log import DecisionLog
 from embedlog.replicas.decisions.proposals import MakeEvent
@@ -63,6 +62,7 @@ from embedlog.replicas.rules.events import (
 from embedlog.replicas.rules.records import RegisterBroker
 from embedlog.replicas.rules.state import State
 from embedlog.storage.identity import id_bytes, id_text
+from embedlog.telemetry import log_messages
 
 logger = logging.getLogger("embedlog")
 
@@ -311,7 +311,7 @@ def try_to_record(
         record(directory, state, deadline_ns=deadline_ns, mode=mode, entered=entered)
     except EmbedlogError as problem:
         text = f"the members of the set are not recorded in {directory}"
-        _logging.report(logger, logging.WARNING, (directory, "members"), text, problem)
+        log_messages.report(logger, logging.WARNING, (directory, "members"), text, problem)
         return False
     return True
 

@@ -30,7 +30,7 @@ from embedlog.storage.identity import id_of_name, id_text
 from embedlog.topic import Topic
 
 if TYPE_CHECKING:
-    from embedlog.log_directory import LogDirectory
+    from embedlog.engine.log_directory import LogDirectory
     from embedlog.partition.partition import Partition
     from embedlog.replicas.rules.events import Place
     from embedlog.replicas.rules.state import State

@@ -38,7 +38,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from embedlog import _logging
 from embedlog._native import system
 from embedlog._native.scope import Guard
 from embedlog.errors import (
@@ -64,10 +63,11 @@ from embedlog.replicas.observation import topics_words
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from embedlog.storage import file_names, files, locks
 from embedlog.storage.identity import id_text
+from embedlog.telemetry import log_messages
 
 if TYPE_CHECKING:
     from embedlog.config.topic import LogConfig
-    from embedlog.log_directory import LogDirectory
+    from embedlog.engine.log_directory import LogDirectory
     from embedlog.replicas.members.membership import CheckedSet, Membership
     from embedlog.replicas.rules.events import HeldTopic, Observed, Place
     from embedlog.replicas.rules.state import State
@@ -804,7 +804,7 @@ class SetMembers:
             except EmbedlogError as problem:
                 text = f"the decision log of node {node} is damaged, and not copied again yet"
                 key = (self._opened[node].path, text)
-                _logging.report(logger, logging.WARNING, key, text, problem)
+                log_messages.report(logger, logging.WARNING, key, text, problem)
 
     def renew_copy(self, node: int, problem: EmbedlogError) -> None:
         """Begin a damaged copy of the decision log again. Raises NotEnoughDirectoriesError,
@@ -859,7 +859,7 @@ class SetMembers:
             self._retry_ns = system.boot_ns() + REGISTER_S * 1_000_000_000
             paths = sorted(str(opened.path) for opened in self._opened.values())
             key = (*paths, "register")
-            _logging.report(
+            log_messages.report(
                 logger, logging.INFO, key, "directories are not registered yet", problem
             )
 

@@ -35,7 +35,7 @@ from embedlog.replicas.members import membership as members
 from embedlog.storage import file_names, files
 
 if TYPE_CHECKING:
-    from embedlog.log_directory import LogDirectory
+    from embedlog.engine.log_directory import LogDirectory
     from embedlog.partition.partition import Partition
     from embedlog.replicas.members.membership import Membership
 

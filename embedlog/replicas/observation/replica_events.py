@@ -18,14 +18,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypedDict
 
-from embedlog._metrics import Metrics, milliseconds
 from embedlog.replicas.decisions.proposals import Decided, Proposal
 from embedlog.replicas.observation.decision_words import main_change, name_of
 from embedlog.replicas.rules.events import AlterIsr, Elect
 from embedlog.replicas.rules.records import LOG, NO_LEADER, Partition
+from embedlog.telemetry.metrics import Metrics, milliseconds
 
 if TYPE_CHECKING:
-    from embedlog.log_directory import LogDirectory
+    from embedlog.engine.log_directory import LogDirectory
 
 logger = logging.getLogger("embedlog")
 

@@ -18,7 +18,7 @@ from embedlog._native import system
 from embedlog.errors import LockTimeoutError
 
 if TYPE_CHECKING:
-    from embedlog.log_directory import LogDirectory
+    from embedlog.engine.log_directory import LogDirectory
 
 SECOND_NS: Final = 1_000_000_000
 CREDIT_NS: Final = 3 * SECOND_NS  # longer than the pause between two rounds of a housekeeper

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from embedlog import _logging
 from embedlog._native import replication, system
 from embedlog.errors import (
     CorruptRecordError,
@@ -39,6 +38,7 @@ from embedlog.replicas.rules.events import Place, RaiseEpoch, Refusal
 from embedlog.replicas.rules.records import NO_LEADER
 from embedlog.replicas.rules.records import Partition as Decided
 from embedlog.storage.call_deadline import NEVER_NS, bound_deadline, wait_end
+from embedlog.telemetry import log_messages
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -421,6 +421,6 @@ class PartitionDirectories:
         self.damaged.setdefault(node, Damage()).note()
         self._directories.note_damage(node, self.name, problem)
         text = f"{self.name}: the replica of node {node} is damaged"
-        _logging.report(
+        log_messages.report(
             logger, logging.WARNING, (problem.path, self.name, "damaged"), text, problem
         )

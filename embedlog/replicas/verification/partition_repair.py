@@ -24,7 +24,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embedlog import _logging
 from embedlog._native import system
 from embedlog._native.replication import ROLE_NONE
 from embedlog.descriptions.replicas import RepairedReplica, ReplicaDifference
@@ -35,6 +34,7 @@ from embedlog.replicas.partition.leader import LeaderChanged
 from embedlog.replicas.verification.comparison import Difference, SourceDamagedError, check, compare
 from embedlog.replicas.verification.renewal import load_problem, renew
 from embedlog.storage import files
+from embedlog.telemetry import log_messages
 
 if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
@@ -304,6 +304,6 @@ def repair_damaged(
             raise
         except EmbedlogError as failure:
             text = f"{replicas.name}: the damaged replica of node {node} is not repaired"
-            _logging.report(logger, logging.WARNING, (replicas.topic_id, text), text, failure)
+            log_messages.report(logger, logging.WARNING, (replicas.topic_id, text), text, failure)
         else:
             replicas.members.note_repair(node)

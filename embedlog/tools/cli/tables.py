@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Sequence
 from unicodedata import category, east_asian_width
 
-from embedlog.display.visible_text import visible
+from embedlog.descriptions.display.visible_text import visible
 
 GAP = 2
 INDENT = 2

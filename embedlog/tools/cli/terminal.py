@@ -13,7 +13,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, BinaryIO
 
-from embedlog.display.visible_text import visible
+from embedlog.descriptions.display.visible_text import visible
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -10,7 +10,7 @@ from tests.support.mutants.registry import replaces
 # ---- engine and administration -----------------------------------------------------------------------
 
 
-@replaces("close_own_only", "embedlog.log_directory:LogDirectory._close_all")
+@replaces("close_own_only", "embedlog.engine.log_directory:LogDirectory._close_all")
 def _nothing_is_closed_in_order(original, self):
     return None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from embedlog.display.visible_text import visible
+from embedlog.descriptions.display.visible_text import visible
 
 NULL = "∅"
 NONE = "-"

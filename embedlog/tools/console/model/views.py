@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 
 from embedlog import Record
-from embedlog.display.visible_text import visible
+from embedlog.descriptions.display.visible_text import visible
 from embedlog.tools.console.model import text
 
 NAMES = ("text", "json", "hex")

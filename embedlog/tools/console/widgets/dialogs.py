@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from embedlog import EmbedlogError
-from embedlog.display.visible_text import visible
+from embedlog.descriptions.display.visible_text import visible
 from embedlog.tools.console.model.filters import FilterError
 from embedlog.tools.console.model.text import line_of
 from embedlog.tools.console.widgets.tables import plain_text

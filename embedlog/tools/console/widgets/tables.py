@@ -17,7 +17,7 @@ from textual.containers import Vertical
 from textual.widgets import DataTable, Static
 from textual.widgets.data_table import ColumnKey
 
-from embedlog.display.visible_text import visible
+from embedlog.descriptions.display.visible_text import visible
 from embedlog.tools.console.model.grid import Grid, Row
 
 

@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog import _logging
-from embedlog._logging import CHANGE_PAUSE_S, KEYS_MAX, PAUSE_S, QUIET_S, Frequent, Recurring
+from embedlog.telemetry import log_messages
+from embedlog.telemetry.log_messages import (
+    CHANGE_PAUSE_S,
+    KEYS_MAX,
+    PAUSE_S,
+    QUIET_S,
+    Frequent,
+    Recurring,
+)
 from tests.faults.harness.processes import Nursery
 from tests.faults.harness.stage import Play
 
@@ -134,11 +141,11 @@ def test_frequent_changes_are_one_line_in_ten_seconds_with_a_count(
 
 def test_a_forked_child_logs_although_a_thread_held_the_locks() -> None:
     read, write = os.pipe()
-    with _logging._recurring._mutex, _logging._frequent._mutex:
+    with log_messages._recurring._mutex, log_messages._frequent._mutex:
         child = os.fork()
         if child == 0:
             os.set_blocking(write, False)
-            free = _logging._recurring._mutex.acquire(blocking=False)
+            free = log_messages._recurring._mutex.acquire(blocking=False)
             os.write(write, b"free" if free else b"held")
             os._exit(0)
     os.close(write)

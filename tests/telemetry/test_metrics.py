@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from embedlog._metrics import WINDOW_S, Metrics
 from embedlog.consumer.positions import Spread
+from embedlog.telemetry.metrics import WINDOW_S, Metrics
 
 
 class Clock:

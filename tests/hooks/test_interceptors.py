@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from embedlog._interceptors import InterceptorChain
 from embedlog.errors import ConfigError
+from embedlog.hooks.interceptors import InterceptorChain
 
 LOGGER = logging.getLogger("embedlog.tests")
 

@@ -43,11 +43,11 @@ from embedlog.storage.descriptors import Handles
 from embedlog.topic import TopicRegistry
 
 if TYPE_CHECKING:
-    from embedlog._callbacks import Work
-    from embedlog._metrics import Metrics
     from embedlog.config.topic import LogConfig, TopicConfig
+    from embedlog.hooks.callbacks import Work
     from embedlog.partition.interposer import Interposer
     from embedlog.partition.log_context import Traffic
+    from embedlog.telemetry.metrics import Metrics
     from embedlog.topic import Topic
 
 logger = logging.getLogger("embedlog")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog import _callbacks
+from embedlog.hooks import callbacks
 
 QUIET = {"housekeeping": False}
 
@@ -108,11 +108,11 @@ def test_an_exception_of_the_callback_ends_the_compaction_without_a_loss(tmp_pat
 
 def test_pieces_that_end_early_count_as_wholes() -> None:
     amounts: list[tuple[int, int]] = []
-    work = _callbacks.Work(lambda done, total: amounts.append((done, total)))
+    work = callbacks.Work(lambda done, total: amounts.append((done, total)))
     with work.piece(10) as passed:
         passed(4)
     with work.piece(5) as passed:
         passed(9)
     assert amounts == [(0, 10), (4, 10), (10, 10), (10, 15), (15, 15)]
     assert work
-    assert not _callbacks.Work()
+    assert not callbacks.Work()

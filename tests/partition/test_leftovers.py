@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from embedlog import leftovers
 from embedlog.errors import StateError
+from embedlog.partition import leftovers
 from embedlog.storage.manifest import GAPLESS, SegmentInfo
 from tests.support.broker_directories import batch
 

@@ -23,11 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol, TypeVar
 
-from embedlog._callbacks import Work
-from embedlog._metrics import Metrics
 from embedlog._native import waits
 from embedlog._native.scope import Guard, Setting
-from embedlog.clients import Children
+from embedlog.engine.clients import Children
+from embedlog.engine.log_directory import LogDirectory
 from embedlog.errors import (
     ClosedError,
     ForkedError,
@@ -35,18 +34,19 @@ from embedlog.errors import (
     StateError,
     UnknownTopicOrPartitionError,
 )
-from embedlog.log_directory import LogDirectory
+from embedlog.hooks.callbacks import Work
 from embedlog.partition.log_context import Traffic
 from embedlog.storage import files
 from embedlog.storage.call_deadline import acting_thread
+from embedlog.telemetry.metrics import Metrics
 from embedlog.topic import is_internal
 
 if TYPE_CHECKING:
-    from embedlog._callbacks import Progress
     from embedlog._native import system
     from embedlog.config.topic import LogConfig, TopicConfig
     from embedlog.coordination.groups.group_coordinator import Groups
     from embedlog.coordination.transactions.transaction_coordinator import Transactions
+    from embedlog.hooks.callbacks import Progress
     from embedlog.partition.interfaces import LogPartition, ReadableLog, WatchedLog
     from embedlog.partition.interposer import Interposer
     from embedlog.partition.partition import Partition

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import embedlog
+from embedlog.descriptions.display import tables
 from embedlog.descriptions.groups import GroupDescription, GroupPartition
-from embedlog.display import tables
 from embedlog.types import OffsetAndMetadata
 
 QUIET = {"housekeeping": False}

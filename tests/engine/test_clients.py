@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog.clients import Children
+from embedlog.engine.clients import Children
 from embedlog.errors import DeliveryError
 from embedlog.producer.accumulator import Accumulator
 

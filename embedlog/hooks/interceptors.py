@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from embedlog import _callbacks
 from embedlog.errors import ConfigError
+from embedlog.hooks import callbacks
 
 if TYPE_CHECKING:
     import logging
@@ -48,7 +48,7 @@ class InterceptorChain:
             try:
                 item = check(getattr(interceptor, method)(item))
             except BaseException as error:  # whatever the user's code raises: the item continues
-                if _callbacks.interrupts(error):
+                if callbacks.interrupts(error):
                     raise
                 self._report(method, interceptor, subject)
         return item
@@ -62,7 +62,7 @@ class InterceptorChain:
         try:
             getattr(interceptor, method)(*arguments)
         except BaseException as error:  # whatever the user's code raises: the others are called
-            if _callbacks.interrupts(error):
+            if callbacks.interrupts(error):
                 raise
             self._report(method, interceptor)
 
@@ -76,7 +76,7 @@ class InterceptorChain:
             del to_close[:1]
 
     def _report(self, method: str, interceptor: object, subject: str = "") -> None:
-        _callbacks.report(
+        callbacks.report(
             self._logger, "%s of the interceptor %r failed%s", method, interceptor, subject
         )
 

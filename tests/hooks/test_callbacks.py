@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog import _callbacks
 from embedlog.admin.housekeeper import Housekeeper
 from embedlog.errors import ListenerError
+from embedlog.hooks import callbacks
 from tests.support import producer_helpers
 from tests.support.producer_helpers import wait_until
 
@@ -57,11 +57,11 @@ class Raising:
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
 def test_an_interrupt_goes_on_in_the_main_thread_only(raised: type[BaseException]) -> None:
     found: list[bool] = []
-    thread = threading.Thread(target=lambda: found.append(_callbacks.interrupts(raised())))
+    thread = threading.Thread(target=lambda: found.append(callbacks.interrupts(raised())))
     thread.start()
     thread.join()
-    assert (_callbacks.interrupts(raised()), found) == (True, [False])
-    assert not _callbacks.interrupts(asyncio.CancelledError())
+    assert (callbacks.interrupts(raised()), found) == (True, [False])
+    assert not callbacks.interrupts(asyncio.CancelledError())
 
 
 def test_a_report_whose_handler_raises_goes_to_the_hook_of_threads(
@@ -77,7 +77,7 @@ def test_a_report_whose_handler_raises_goes_to_the_hook_of_threads(
     broken = Broken()
     logger.addHandler(broken)
     try:
-        _callbacks.report(logger, "it failed")
+        callbacks.report(logger, "it failed")
     finally:
         logger.removeHandler(broken)
     assert hooked == [SystemExit]

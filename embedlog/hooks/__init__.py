@@ -1,0 +1,1 @@
+"""The functions of the application that the library calls: `callbacks` and `interceptors`."""

@@ -1,0 +1,1 @@
+"""What the library tells of its own work: `log_messages` and `metrics`."""
