@@ -339,7 +339,7 @@ def test_a_topic_that_is_deleted_during_a_creation_leaves_no_offset(
 def test_a_topic_that_existed_only_during_a_creation_leaves_no_offset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TOPICS-8: another process creates the name, commits, deletes it, and is killed before it
+    """Another process creates the name, commits, deletes it, and is killed before it
     deletes the offset. The name was free before and after that.
     """
     with (

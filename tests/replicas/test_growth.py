@@ -289,7 +289,7 @@ def test_a_forced_retirement_continues_with_what_is_left(tmp_path: Path, count: 
 def test_two_parts_of_a_set_that_retired_each_other_by_force_are_two_sets(
     tmp_path: Path, retired: tuple[int, int]
 ) -> None:
-    """SETMEMBER-8: each part still names a directory of the other one, and both begin the same
+    """Each part still names a directory of the other one, and both begin the same
     generation. A retired directory with the highest number is no later one, either.
     """
     made(tmp_path, 4)

@@ -34,7 +34,7 @@ class DecisionRefused(StateError):
 
 
 class TopicDeleted(DecisionRefused):
-    """A topic was deleted since the offsets of a new name were deleted (TOPICS-8). Never leaves the
+    """A topic was deleted since the offsets of a new name were deleted. Never leaves the
     package.
     """
 

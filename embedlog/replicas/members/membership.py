@@ -608,9 +608,7 @@ def _names(membership: Membership, named: Membership) -> bool:
 
 
 def _has_retired(one: Membership, other: Membership) -> bool:
-    """Whether the set of one directory has retired a member that another directory has
-    (SETMEMBER-8).
-    """
+    """Whether the set of one directory has retired a member that another directory has."""
     nodes = {each.node for each in one.members}
     highest = max(one.highest_node, *nodes)
     return any(each.node not in nodes and each.node <= highest for each in other.members)

@@ -69,7 +69,7 @@ class State:
     settings: Mapping[Setting, str] = field(default_factory=lambda: MappingProxyType({}))
     original: frozenset[Setting] = frozenset()  # of the settings
     highest_node: int = -1
-    removed: UUID | None = field(default=None, compare=False)  # STATE-7
+    removed: UUID | None = field(default=None, compare=False)  # see the module
 
     @property
     def voters(self) -> tuple[int, ...]:

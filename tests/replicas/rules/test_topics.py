@@ -223,7 +223,7 @@ def test_a_topic_of_the_same_name_begins_with_no_settings() -> None:
 
 
 def test_a_topic_is_not_created_if_another_one_was_deleted_meanwhile() -> None:
-    """TOPICS-8: it can have had the name, and left committed offsets."""
+    """It can have had the name, and left committed offsets."""
     state = after(a_set(), NEW, DeleteTopic(TOPIC_ID))
     again = replace(NEW, topic_id=UUID(int=2))
     assert refused(state, again) is Refusal.TOPIC_DELETED
