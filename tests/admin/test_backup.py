@@ -45,12 +45,6 @@ def log(tmp_path: Path) -> Iterator[embedlog.Log]:
         yield opened
 
 
-@pytest.fixture(autouse=True)
-def _no_fault_left() -> Iterator[None]:
-    yield
-    system.fault_off()
-
-
 def fill(log: embedlog.Log, count: int, topic: str = "t") -> None:
     with log.producer(linger_ms=0, batch_size=300) as producer:
         for number in range(count):

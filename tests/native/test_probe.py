@@ -7,7 +7,6 @@ import errno
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,6 @@ POSITION = 96
 ANSWER_NS = 10_000_000_000  # for an answer on a loaded machine
 SHORT_NS = 50_000_000
 WRITES = ("open", "pwrite")
-
-
-@pytest.fixture(autouse=True)
-def without_faults() -> Iterator[None]:
-    yield
-    system.fault_off()
 
 
 def make_disk(path: Path) -> probe.Probe:

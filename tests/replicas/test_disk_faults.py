@@ -21,12 +21,6 @@ from tests.replicas.test_opening import QUIET, isr, made, opened, paths, send, v
 CHANGES = ("pwrite", "fsync", "fdatasync", "rename", "unlink", "mkdir", "fallocate", "ftruncate")
 
 
-@pytest.fixture(autouse=True)
-def without_faults() -> object:
-    yield
-    system.fault_off()
-
-
 @pytest.mark.parametrize(
     ("node", "error"),
     [

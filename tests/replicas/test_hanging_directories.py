@@ -52,12 +52,6 @@ def hanging(node: int, kinds: tuple[str, ...] = CHANGES) -> Iterator[None]:
         system.fault_off()
 
 
-@pytest.fixture(autouse=True)
-def without_faults() -> Iterator[None]:
-    yield
-    system.fault_off()
-
-
 @pytest.fixture(scope="module", autouse=True)
 def tracker() -> None:
     """The process of multiprocessing that removes semaphores; its pipe stays open as long as this
