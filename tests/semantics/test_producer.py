@@ -28,9 +28,10 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.format import record_batch
-from tests.support.producer_helpers import LONG_MS, Stuck, log, producer, records, stuck, values
-
-__all__ = ["log", "producer", "stuck"]
+from tests.support.producer_helpers import LONG_MS, Stuck, records, values
+from tests.support.producer_helpers import log as log
+from tests.support.producer_helpers import producer as producer
+from tests.support.producer_helpers import stuck as stuck
 
 
 def batches(log: embedlog.Log, topic: str = "one", partition: int = 0) -> np.ndarray[Any, Any]:

@@ -25,10 +25,10 @@ from embedlog.errors import (
 from tests.producer.test_partition_queues import accumulator
 from tests.producer.test_router import VECTORS, route
 from tests.semantics.test_producer import counts
-from tests.support.producer_helpers import LONG_MS, Stuck, log, producer, stuck, values, wait_until
-
-__all__ = ["log", "producer", "stuck"]
-
+from tests.support.producer_helpers import LONG_MS, Stuck, values, wait_until
+from tests.support.producer_helpers import log as log
+from tests.support.producer_helpers import producer as producer
+from tests.support.producer_helpers import stuck as stuck
 
 # ---- the choice of the partition ----------------------------------------------------------------
 
