@@ -407,6 +407,13 @@ def nursery() -> Iterator[Nursery]:
         yield running
 
 
+@pytest.hookimpl(tryfirst=True)  # before the fixtures of the test close what they opened
+def pytest_runtest_teardown() -> None:
+    """No fault of one test, which may have failed amid it, strikes the next one."""
+    if system.TEST_BUILD:
+        system.fault_off()
+
+
 @pytest.fixture(autouse=True)
 def _no_victims_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """No process of one test exists in the next one."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,6 @@ from tests.support.changes_during_copies import deleting
 from tests.support.golden_records import OF_CLEAN, OF_UNCLEAN, consumed, wanted
 
 Expected = Callable[[str, str], list[dict[str, object]]]
-
-
-@pytest.fixture(autouse=True)
-def _no_fault_left() -> Iterator[None]:
-    yield
-    system.fault_off()
 
 
 def names_below(directory: Path) -> set[str]:

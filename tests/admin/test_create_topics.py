@@ -12,9 +12,8 @@ import pytest
 
 import embedlog
 from embedlog import errors as e
-from tests.support.full_disks import QUIET, failing, log, tree
-
-__all__ = ["log"]
+from tests.support.full_disks import QUIET, failing, tree
+from tests.support.full_disks import log as log
 
 
 def test_a_topic_that_is_there_already_can_be_right(log: Any, other: Any) -> None:

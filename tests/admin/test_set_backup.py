@@ -39,12 +39,6 @@ SHORT = {**QUIET, "lock.timeout.ms": 2000}
 STATE = "__transaction_state"
 
 
-@pytest.fixture(autouse=True)
-def _no_fault_left() -> Iterator[None]:
-    yield
-    system.fault_off()
-
-
 def opened(root: Path, count: int = 3, *, read_only: bool = False) -> embedlog.Log:
     return embedlog.open(paths(root, count), config=SHORT, read_only=read_only)
 

@@ -23,9 +23,8 @@ from embedlog.errors import (
 )
 from embedlog.types import TopicPartition
 from tests.support.batches import batch, crc32c
-from tests.support.fake_engine import FakeEngine, Row, consumer, fill, mixed, places
-
-__all__ = ["consumer"]
+from tests.support.fake_engine import FakeEngine, Row, fill, mixed, places
+from tests.support.fake_engine import consumer as consumer
 
 A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
 

@@ -15,9 +15,8 @@ import pytest
 import embedlog
 from embedlog import OffsetAndMetadata, TopicPartition
 from embedlog.errors import LogTruncationError, OffsetOutOfRangeError
-from tests.support.fake_engine import FakeEngine, FakePartition, Row, consumer
-
-__all__ = ["consumer"]
+from tests.support.fake_engine import FakeEngine, FakePartition, Row
+from tests.support.fake_engine import consumer as consumer
 
 T0 = TopicPartition("t", 0)
 QUIET = {"housekeeping": False}

@@ -12,9 +12,8 @@ import pytest
 
 from embedlog.errors import ConfigError
 from embedlog.types import TopicPartition
-from tests.support.fake_engine import FakeEngine, consumer, fill
-
-__all__ = ["consumer"]
+from tests.support.fake_engine import FakeEngine, fill
+from tests.support.fake_engine import consumer as consumer
 
 A0 = TopicPartition("a", 0)
 

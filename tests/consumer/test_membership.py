@@ -23,9 +23,8 @@ from embedlog.errors import (
 from embedlog.group import State, Verdict, evict
 from embedlog.types import TopicPartition
 from tests.support.fake_engine import fill
-from tests.support.fake_groups import GroupEngine, member, run_duties, settle
-
-__all__ = ["member"]
+from tests.support.fake_groups import GroupEngine, run_duties, settle
+from tests.support.fake_groups import member as member
 
 
 @pytest.fixture

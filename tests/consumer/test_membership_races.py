@@ -17,19 +17,9 @@ from embedlog.errors import CommitFailedError, FencedInstanceIdError, RebalanceI
 from embedlog.group import State
 from embedlog.types import TopicPartition
 from tests.support.fake_engine import fill
-from tests.support.fake_groups import (
-    A0,
-    A1,
-    B0,
-    COOPERATIVE,
-    GroupEngine,
-    engine,
-    member,
-    run_duties,
-    settle,
-)
-
-__all__ = ["engine", "member"]
+from tests.support.fake_groups import A0, A1, B0, COOPERATIVE, GroupEngine, run_duties, settle
+from tests.support.fake_groups import engine as engine
+from tests.support.fake_groups import member as member
 
 
 def stop_polling(engine: GroupEngine, number: int, reader: Consumer) -> None:

@@ -12,9 +12,8 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.types import TopicPartition
-from tests.support.fake_engine import FakeEngine, consumer, fill
-
-__all__ = ["consumer"]
+from tests.support.fake_engine import FakeEngine, fill
+from tests.support.fake_engine import consumer as consumer
 
 A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
 

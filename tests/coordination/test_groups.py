@@ -35,7 +35,9 @@ from embedlog.errors import (
 from embedlog.group import Group, Limits, Refusal, State, Verdict
 from embedlog.topic import TOPICS
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
-from tests.support.group_logs import ONE, OTHER, TWO, keep, log, other, written
+from tests.support.group_logs import ONE, OTHER, TWO, keep, written
+from tests.support.group_logs import log as log
+from tests.support.group_logs import other as other
 from tests.support.group_members import (
     BOTH,
     LATER,
@@ -51,9 +53,6 @@ from tests.support.group_members import (
     taken,
 )
 from tests.support.transactional_producers import QUIET, begun
-
-__all__ = ["log", "other"]
-
 
 # ---- deciding ------------------------------------------------------------------------------------
 

@@ -17,12 +17,12 @@ from embedlog.coordination.groups.group_records import GROUP_KEY, OFFSET_KEY, en
 from embedlog.errors import InconsistentGroupProtocolError
 from embedlog.group import Group, State
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
-from tests.support.group_logs import ONE, OTHER, TWO, commit_at, keep, log, other, since, written
+from tests.support.group_logs import ONE, OTHER, TWO, commit_at, keep, since, written
+from tests.support.group_logs import log as log
+from tests.support.group_logs import other as other
 from tests.support.group_members import LIMITS, NOW, A, B, emptied, preparing, stable
 from tests.support.mutants import mutated
 from tests.support.transactional_producers import QUIET, begun
-
-__all__ = ["log", "other"]
 
 DAY_MS = 86_400_000
 MINUTE_MS = 60_000

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,12 +47,6 @@ resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
 system.fault_off()
 print(json.dumps([answers, probe.ask([disk], 10_000_000_000)]))
 """
-
-
-@pytest.fixture(autouse=True)
-def without_faults() -> Iterator[None]:
-    yield
-    system.fault_off()
 
 
 def make_disk(path: Path) -> probe.Probe:

@@ -36,9 +36,8 @@ from embedlog.errors import (
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
-from tests.support.idle_logs import COUNT, QUIET, closed, fill, frozen, use, values
-
-__all__ = ["closed"]
+from tests.support.idle_logs import COUNT, QUIET, fill, frozen, use, values
+from tests.support.idle_logs import closed as closed
 
 TP = TopicPartition("t", 0)
 
@@ -509,12 +508,6 @@ def test_what_a_closed_log_made_is_closed_too(closed: Path) -> None:
 
 
 # ---- full disks ----------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def _disk_is_free_again() -> Iterator[None]:
-    yield
-    system.fault_off()
 
 
 def test_a_topic_whose_growth_fails_at_any_sync_is_readable_at_once(tmp_path: Path) -> None:

@@ -17,9 +17,8 @@ from embedlog.errors import (
     SerializationError,
     UnknownTopicOrPartitionError,
 )
-from tests.support.producer_helpers import log, records, values
-
-__all__ = ["log"]
+from tests.support.producer_helpers import log as log
+from tests.support.producer_helpers import records, values
 
 
 class Seeing:

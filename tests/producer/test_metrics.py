@@ -8,9 +8,9 @@ import pytest
 
 import embedlog
 from embedlog.producer.sender import Sender
-from tests.support.producer_helpers import Stuck, log, stuck, wait_until
-
-__all__ = ["log", "stuck"]
+from tests.support.producer_helpers import Stuck, wait_until
+from tests.support.producer_helpers import log as log
+from tests.support.producer_helpers import stuck as stuck
 
 
 def test_a_producer_tells_kafkas_key_figures(log: embedlog.Log) -> None:

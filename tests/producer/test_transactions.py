@@ -18,9 +18,8 @@ import embedlog
 from embedlog.errors import ConfigError, FencedError, InvalidTransactionStateError
 from embedlog.producer.transaction_manager import ClientState
 from tests.support.interrupts import OF_THIS_INTERPRETER, Interrupt
-from tests.support.producer_helpers import log, values
-
-__all__ = ["log"]
+from tests.support.producer_helpers import log as log
+from tests.support.producer_helpers import values
 
 
 def committed(log: embedlog.Log, topic: str = "one") -> list[bytes]:

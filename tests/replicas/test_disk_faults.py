@@ -21,12 +21,6 @@ from tests.support.opened_sets import QUIET, isr, made, opened, paths, send, val
 CHANGES = ("pwrite", "fsync", "fdatasync", "rename", "unlink", "mkdir", "fallocate", "ftruncate")
 
 
-@pytest.fixture(autouse=True)
-def without_faults() -> object:
-    yield
-    system.fault_off()
-
-
 @pytest.mark.parametrize(
     ("node", "error"),
     [

@@ -55,12 +55,6 @@ def hanging(node: int, kinds: tuple[str, ...] = CHANGES) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def without_faults() -> Iterator[None]:
-    yield
-    system.fault_off()
-
-
-@pytest.fixture(autouse=True)
 def short_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A decision waits one second for a sync, and not ten."""
     monkeypatch.setattr(decision_session, "SYNC_NS", 1_000_000_000)

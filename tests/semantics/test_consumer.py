@@ -28,19 +28,8 @@ from embedlog.errors import (
     WakeupError,
 )
 from embedlog.types import OffsetAndMetadata, TopicPartition
-from tests.support.fake_engine import (
-    ABORT,
-    COMMIT,
-    FakeEngine,
-    Row,
-    consumer,
-    fill,
-    mixed,
-    on,
-    places,
-)
-
-__all__ = ["consumer"]
+from tests.support.fake_engine import ABORT, COMMIT, FakeEngine, Row, fill, mixed, on, places
+from tests.support.fake_engine import consumer as consumer
 
 A0 = TopicPartition("a", 0)
 A1 = TopicPartition("a", 1)

@@ -30,20 +30,9 @@ from embedlog.errors import (
 from embedlog.group import State
 from embedlog.types import GroupMetadata, OffsetAndMetadata
 from tests.support.fake_engine import fill, places
-from tests.support.fake_groups import (
-    A0,
-    A1,
-    B0,
-    GroupEngine,
-    engine,
-    listening,
-    member,
-    run_duties,
-    settle,
-)
-
-__all__ = ["engine", "member"]
-
+from tests.support.fake_groups import A0, A1, B0, GroupEngine, listening, run_duties, settle
+from tests.support.fake_groups import engine as engine
+from tests.support.fake_groups import member as member
 
 # ---- configuration ----------------------------------------------------------------------------------------------------
 

@@ -26,15 +26,12 @@ from tests.support.fake_groups import (
     COOPERATIVE,
     GroupEngine,
     ListenerCalls,
-    engine,
     listening,
-    member,
     run_duties,
     settle,
 )
-
-__all__ = ["engine", "member"]
-
+from tests.support.fake_groups import engine as engine
+from tests.support.fake_groups import member as member
 
 # ---- seeking and metadata ---------------------------------------------------------------------------------------------
 

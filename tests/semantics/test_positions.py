@@ -24,9 +24,8 @@ from embedlog.errors import (
     WakeupError,
 )
 from embedlog.types import OffsetAndTimestamp, TopicPartition
-from tests.support.fake_engine import FakeEngine, Row, consumer, fill, on, places
-
-__all__ = ["consumer"]
+from tests.support.fake_engine import FakeEngine, Row, fill, on, places
+from tests.support.fake_engine import consumer as consumer
 
 A0 = TopicPartition("a", 0)
 A1 = TopicPartition("a", 1)

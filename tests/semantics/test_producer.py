@@ -26,20 +26,10 @@ from embedlog.errors import (
     SerializationError,
     UnknownTopicOrPartitionError,
 )
-from tests.support.producer_helpers import (
-    LONG_MS,
-    Stuck,
-    batches,
-    counts,
-    log,
-    producer,
-    records,
-    stuck,
-    values,
-)
-
-__all__ = ["log", "producer", "stuck"]
-
+from tests.support.producer_helpers import LONG_MS, Stuck, batches, counts, records, values
+from tests.support.producer_helpers import log as log
+from tests.support.producer_helpers import producer as producer
+from tests.support.producer_helpers import stuck as stuck
 
 # ---- options ------------------------------------------------------------------------------------
 

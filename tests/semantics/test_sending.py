@@ -23,20 +23,11 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from tests.support.partition_queues import accumulator
-from tests.support.producer_helpers import (
-    LONG_MS,
-    Stuck,
-    counts,
-    log,
-    producer,
-    stuck,
-    values,
-    wait_until,
-)
+from tests.support.producer_helpers import LONG_MS, Stuck, counts, values, wait_until
+from tests.support.producer_helpers import log as log
+from tests.support.producer_helpers import producer as producer
+from tests.support.producer_helpers import stuck as stuck
 from tests.support.routing import VECTORS, route
-
-__all__ = ["log", "producer", "stuck"]
-
 
 # ---- the choice of the partition ----------------------------------------------------------------
 

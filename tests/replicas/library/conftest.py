@@ -18,6 +18,7 @@ ZYGOTE = "its processes open one directory"
 FAILOVER = "a failing call or a held lock is a failover in a set"
 ENOUGH = "three directories are enough for min.insync.replicas=2"
 OTHER = "the records are copied from another replica"
+ALL_FULL = "all three directories are full: no majority is left, which is another error"
 OTHERWISE = {  # tests that do not apply to a set as they are
     "test_damage_is_never_backed_up": OTHER,
     "test_a_segment_that_lost_its_end_is_never_backed_up": OTHER,
@@ -43,6 +44,16 @@ OTHERWISE = {  # tests that do not apply to a set as they are
     "test_a_full_disk_is_taken_back_where_many_partitions_are_made_side_by_side": FAILOVER,
     "test_what_a_dead_process_left_half_made_is_finished_by_those_who_live": FILES,
     "test_what_a_dead_process_left_half_made_is_finished_by_the_next_opening": FILES,
+    "test_many_topics_on_a_full_disk_are_taken_back_together": FAILOVER,
+    "test_a_disk_that_is_full_at_any_write_of_an_append[writes-for good]": ALL_FULL,
+    "test_a_disk_that_is_full_at_any_write_of_an_append[names too-for good]": ALL_FULL,
+    "test_a_topic_whose_growth_fails_at_any_sync_is_readable_at_once": "a set grows by a decision, which needs no fsync",
+    "test_a_write_that_is_cut_short_is_finished_or_taken_back": FILES,
+    "test_configuration_check_crcs_a_damaged_batch_is_an_error_and_never_a_record": OTHER,
+    "test_a_power_loss_behind_what_was_read_is_noticed": FILES,
+    "test_an_epoch_that_was_seen_is_not_used_again": FILES,
+    "test_a_directory_with_some_of_the_partitions_shows_what_it_has": FILES,
+    "test_every_row_of_a_batch_is_seen": "its log has no housekeeper, which commits records of acks=1",
     "test_it_must_be_dirtier_than_the_ratio": INSIDE,
     "test_the_last_batch_of_a_producer_stays_if_need_be_empty": INSIDE,
     "test_a_partition_is_blank_until_somebody_writes": INSIDE,
