@@ -343,8 +343,7 @@ def set_aside(
     """
     for suffix in suffixes:
         path = file_names.segment_path(directory, base, suffix)
-        with contextlib.suppress(FileNotFoundError):
-            _rename_if_there(path, path.with_name(path.name + file_names.DELETED))
+        _rename_if_there(path, path.with_name(path.name + file_names.DELETED))
     # readers work without them
     files.unlink(file_names.segment_path(directory, base, file_names.DIGESTS), missing_ok=True)
 

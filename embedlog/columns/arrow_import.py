@@ -327,12 +327,12 @@ def _read_timestamps(node: Node) -> NDArray[np.int64]:
         kind, scale = _DATES[node.format]
         dates = _read_integers(node._replace(format=_FORMATS[kind]), "timestamp") * scale
         return np.where(node.valid_rows(), dates, system.wall_ms()) if node.null_count else dates
-    numbers = _read_integers(node, "timestamp")
-    if node.format not in ("l", *_INTEGERS) and node.format[:4] not in _PER_MILLISECOND:
+    if node.format not in _INTEGERS and node.format[:4] not in _PER_MILLISECOND:
         raise TypeError(
             f"the column 'timestamp' has the Arrow type {type_name(node)}: it takes a timestamp "
             "or integers of milliseconds"
         )
+    numbers = _read_integers(node, "timestamp")
     scale = _PER_MILLISECOND.get(node.format[:4], 1)
     milliseconds = numbers * 1000 if scale == 0 else numbers // scale
     if node.null_count:

@@ -157,7 +157,7 @@ def group_batches(batches: record_batch.Batches, batch_bytes: int) -> list[recor
 
 
 def mean_batch_bytes(part: record_batch.DecodedPart, previous: int) -> int:
-    """The mean of decoded bytes per batch; `before` if it is unknown."""
+    """The mean of decoded bytes per batch; `previous` if it is unknown."""
     decoded = part.decoded
     if decoded is None or decoded.values is None or part.batch_count == 0:
         return previous
@@ -427,14 +427,14 @@ class ChunkSource:
 
     def _divide(self, number: int, partition: Any, window: Window) -> None:
         """Divide the next bytes into ranges."""
-        decode_points = partition.split_points(
+        range_ends = partition.split_points(
             self._position, window.end_offset, self._max_bytes, RANGES_AT_ONCE
         )
-        self._plain = bool(decode_points)  # without any, the next bytes are read
-        for point in decode_points:
-            part = window._replace(start_offset=self._position, end_offset=point.offset)
-            self._pieces.append(EncodedRange(number, partition, part, point.size_bytes))
-            self._position = point.offset
+        self._plain = bool(range_ends)  # without any, the next bytes are read
+        for range_end in range_ends:
+            part = window._replace(start_offset=self._position, end_offset=range_end.offset)
+            self._pieces.append(EncodedRange(number, partition, part, range_end.size_bytes))
+            self._position = range_end.offset
 
     def decode(self, piece: EncodedPiece | EncodedRange) -> Decodings:
         """The records of a piece, up to the limit of the read-ahead. Raises CorruptRecordError."""

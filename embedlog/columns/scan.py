@@ -176,7 +176,7 @@ class Scan(metaclass=other_clients.Hinting):
 
     def _epoch_before(self, number: int, offset: int) -> int:
         """The leader epoch of the record before `offset` in a partition; -1 if it is not known.
-        Raises as `_present`.
+        Raises LeaderNotAvailableError, UnknownTopicOrPartitionError.
         """
         partition = self._open_partition(self._check_topic(), number)
         if offset <= 0:
@@ -191,7 +191,7 @@ class Scan(metaclass=other_clients.Hinting):
 
     def _epoch_end(self, number: int, epoch: int) -> tuple[int, int]:
         """As `Partition.epoch_end`: where the log no longer has the records of a reader in this
-        epoch. Raises as `_present`.
+        epoch. Raises LeaderNotAvailableError, UnknownTopicOrPartitionError.
         """
         return self._open_partition(self._check_topic(), number).epoch_end(epoch)
 

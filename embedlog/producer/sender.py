@@ -84,8 +84,8 @@ TRANSIENT_ERRNOS = {
 class Sender:
     """The topic targets of one producer; writes their batches into the log.
 
-    Threads: `topic_target`, `drop` and `collect_inline` from any, the others from the producer's
-    own only.
+    Threads: `topic_target`, `drop`, `abandon` and `collect_inline` from any, the others from the
+    producer's own only.
     """
 
     def __init__(self, engine: Engine, settings: ProducerConfig, name: str) -> None:

@@ -97,7 +97,8 @@ typedef struct { /* a leader with the followers to which it is appended in the s
     int32_t all_in_sync; /* acks=all: as of el_writer; 0: only the leader takes the run */
     int32_t probe_count;
     int64_t apart_until_ns; /* a follower was slow: until then (boot clock) the caller copies */
-    /* the last time at which the followers had all records, as far as this process knows */
+    /* the last time at which the followers had all records or their disks answered, as far as this
+     * process knows */
     int64_t answered_ns;
     /* since then, while the followers are written in the call without a question */
     int64_t recent_ns;

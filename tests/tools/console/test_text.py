@@ -103,6 +103,17 @@ def test_hex_has_position_codes_and_signs() -> None:
 
 @pytest.mark.parametrize("view", views.NAMES)
 def test_a_large_value_is_cut_and_counted(view: str) -> None:
-    lines = list(views.lines_of(b"[" + b"1," * views.SHOWN_BYTES + b"1]", view))
-    assert lines[-1] == f"… {views.SHOWN_BYTES + 3:,} more bytes are not shown"
+    data = b"[" + b"1," * views.SHOWN_BYTES + b"1]"
+    lines = list(views.lines_of(data, view))
+    if view == "json":
+        data = json.dumps(json.loads(data), indent=2).encode()
+    assert lines[-1] == f"… {len(data) - views.SHOWN_BYTES:,} more bytes are not shown"
     assert sum(map(len, lines)) < 6 * views.SHOWN_BYTES
+
+
+def test_json_that_is_long_only_when_it_is_indented_is_counted_too() -> None:
+    data = b"[" + b",".join([b"1"] * (views.SHOWN_BYTES // 3)) + b"]"
+    assert len(data) < views.SHOWN_BYTES
+    indented = json.dumps(json.loads(data), indent=2).encode()
+    *_, last = views.lines_of(data, "json")
+    assert last == f"… {len(indented) - views.SHOWN_BYTES:,} more bytes are not shown"

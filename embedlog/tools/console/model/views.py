@@ -47,18 +47,18 @@ def _lines_of_part(title: str, data: bytes | None, view: str) -> Iterator[str]:
 
 
 def lines_of(data: bytes, view: str) -> Iterator[str]:
-    """The lines of a key or value in a view."""
-    if view == "hex":
-        yield from _hex_lines(data[:SHOWN_BYTES])
-    elif view == "json" and data:
+    """The lines of a key or value in a view. JSON is counted as it is indented."""
+    if view == "json" and data:
         indented, reason = indent_json(data)
         if indented is None:
             yield f"(not JSON: {visible(reason)})"
-            yield from _text_lines(data[:SHOWN_BYTES])
         else:
-            yield from _text_lines(indented.encode("utf-8", "surrogatepass")[:SHOWN_BYTES])
+            data = indented.encode("utf-8", "surrogatepass")
+    shown = data[:SHOWN_BYTES]
+    if view == "hex":
+        yield from _hex_lines(shown)
     else:
-        yield from _text_lines(data[:SHOWN_BYTES])
+        yield from _text_lines(shown)
     if len(data) > SHOWN_BYTES:
         yield f"… {len(data) - SHOWN_BYTES:,} more bytes are not shown"
 
