@@ -175,7 +175,7 @@ def test_open_that_is_interrupted_in_the_deletion_of_a_topic_leaves_the_director
 
 
 # an interrupt of these is not repeated
-CLEANUP = {"close", "_unlock", "unlock", "release", "leave", "left", "__exit__"}
+CLEANUP = {"close", "_unlock", "unlock", "release", "leave", "record_unlock", "__exit__"}
 
 
 def is_in_finalizer(frame: FrameType) -> bool:
