@@ -15,10 +15,8 @@ BIN := $(VENV)/bin
 # `make demo` needs no tools of a contributor: it has an environment of its own until `make install` has made the full one.
 DEMO_VENV := $(if $(wildcard $(VENV)/.built),$(VENV),.venv-demo)
 RELEASE := build/release-tools
-# Workers more than cores: tests wait for timers, brokers and Spark about half of their time, experiments less.
-WAITING := 2
-test: WAITING := 3
-JOBS ?= $(shell echo $$(($$(nproc) + $(WAITING))))
+# Two workers more than cores: tests wait for timers, brokers and Spark about half of their time.
+JOBS ?= $(shell echo $$(($$(nproc) + 2)))
 NATIVE := setup.py pyproject.toml $(wildcard embedlog/_native/*/*.c embedlog/_native/*/*.h embedlog/_native/build.py)
 # The C core with mutants, which the tests switch on. Only this environment has it: the build of a wheel never sets the variable.
 TEST_BUILD := EMBEDLOG_TEST_BUILD=1
@@ -26,7 +24,7 @@ TEST_BUILD := EMBEDLOG_TEST_BUILD=1
 INSTALL := -m pip install -q --disable-pip-version-check --no-compile
 PIP := $(BIN)/python $(INSTALL)
 PYTEST := $(BIN)/python -m pytest
-PARALLEL = -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+PARALLEL := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 # In a fresh clone each worker would compile all test modules: they are compiled once, before the workers start.
 STORED_BYTECODE := [ -d tests/__pycache__ ] || printf '%s\n' tests/*/ tests/test_*.py \
     | xargs -P $$(nproc) -n 18 $(PYTEST) --collect-only -qq >/dev/null 2>&1 || true
