@@ -442,6 +442,23 @@ class Evidence:
         return self.signs.found
 
 
+def corruption_at(
+    path: Path, end: int, problem: Problem | None, *, message: str, expected: str, found: str
+) -> CorruptRecordError:
+    """The error for a file whose good batches end at byte `end`: what the scan says of the problem
+    there, or the given facts where it says nothing.
+    """
+    if problem is None:
+        return CorruptRecordError(message, path=path, position=end, expected=expected, found=found)
+    return CorruptRecordError(
+        problem.message,
+        path=path,
+        position=problem.position,
+        expected=expected if problem.expected is None else problem.expected,
+        found=found if problem.found is None else problem.found,
+    )
+
+
 def _known_part(info: SegmentInfo, must: bool) -> KnownPart:
     digest = info.digest if info.digested else None
     return KnownPart(info.size, info.next_offset, digest, info.gapless, must)
@@ -504,19 +521,13 @@ class Comparison:
     def _missing_bytes(
         self, part: KnownPart, end: int, problem: Problem | None
     ) -> CorruptRecordError:
-        message = "the file ends inside a batch, or before it"
-        position = end
-        expected: int | str = f"offsets up to {part.next_offset - 1}, in {part.size} bytes"
-        found: int | str = f"good batches up to byte {end}"
-        if problem is not None:
-            message = problem.message
-            position = problem.position
-            if problem.expected is not None:
-                expected = problem.expected
-            if problem.found is not None:
-                found = problem.found
-        return CorruptRecordError(
-            message, path=self._path, position=position, expected=expected, found=found
+        return corruption_at(
+            self._path,
+            end,
+            problem,
+            message="the file ends inside a batch, or before it",
+            expected=f"offsets up to {part.next_offset - 1}, in {part.size} bytes",
+            found=f"good batches up to byte {end}",
         )
 
     def _compare(self, part: KnownPart, digest: int | None, *, always: bool) -> None:

@@ -35,14 +35,15 @@ from embedlog.hooks.callbacks import Passed
 from embedlog.partition import leftovers
 from embedlog.partition.recovery import log_epochs
 from embedlog.partition.recovery import producer_history as history
-from embedlog.partition.recovery.evidence import Comparison, Evidence, Loading, Run
+from embedlog.partition.recovery.evidence import Comparison, Evidence, Loading, Run, corruption_at
 from embedlog.partition.segment_info import built_info, info_from_files, published_of
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import CLOSED, DIGESTED, EMPTY_MS, GAPLESS, Manifest, SegmentInfo
 
 logger = logging.getLogger("embedlog")
 
-_Examined = tuple[SegmentInfo, Published, bool]  # whole: no byte had to be cut
+# whole: no byte had to be cut, and the next segment follows
+_Examined = tuple[SegmentInfo, Published, bool]
 
 
 def _times_of(info: SegmentInfo) -> tuple[int, int, int]:
@@ -193,7 +194,7 @@ class _Loader:
 
     def _examine(self, base: int, following: int | None, closed: SegmentInfo | None) -> _Examined:
         """Read a segment: from its last index entry if it was closed in order, else all of it.
-        Whole: no byte had to be cut.
+        Whole: no byte had to be cut, and the next segment follows.
         """
         path = file_names.segment_path(self.directory, base)
         has_file = path.name in self.names
@@ -484,19 +485,13 @@ class _Loader:
             is_torn = base == self.bases[-1] and segment.has_batch(path, end, size) is False
         if lost_from >= durable and is_torn:
             return
-        message = "the file ends inside a batch that was durable"
-        position = end
-        expected: int | str = f"offsets up to {durable}"
-        found: int | str = f"none from {lost_from} on"
-        if problem is not None:
-            message = problem.message
-            position = problem.position
-            if problem.expected is not None:
-                expected = problem.expected
-            if problem.found is not None:
-                found = problem.found
-        raise CorruptRecordError(
-            message, path=path, position=position, expected=expected, found=found
+        raise corruption_at(
+            path,
+            end,
+            problem,
+            message="the file ends inside a batch that was durable",
+            expected=f"offsets up to {durable}",
+            found=f"none from {lost_from} on",
         )
 
     def _check_leap(self, base: int, path: Path, run: Run, following: int | None) -> None:
