@@ -189,7 +189,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> str:
     return filled(tmp_path_factory.mktemp("small") / "log", SMALL_BYTES, "none")
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 def test_a_scan_needs_less_memory_than_its_bound(large: str) -> None:
     """On Python 3.14 the one of zstd fails if it makes one object of all that it decodes."""
     found = child("scan", large)
@@ -197,7 +197,7 @@ def test_a_scan_needs_less_memory_than_its_bound(large: str) -> None:
     assert found["grown"] < min(SCAN_MAX_BYTES, found["rows"] * RECORD_BYTES)
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 def test_a_scan_touches_no_fresh_pages_for_each_piece(large: str) -> None:
     found = child("scan", large)
     codec = Path(large).name

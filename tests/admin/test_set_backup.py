@@ -434,7 +434,7 @@ def test_a_failover_between_two_pins_tears_no_transaction(
     assert committed(tmp_path / "copy") == [0, 1]
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("slow", [False, True], ids=["", "longer than every wait"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_first_transaction_of_a_log_is_whole_or_absent(

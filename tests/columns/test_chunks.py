@@ -276,7 +276,7 @@ BROKEN = {
 GOOD = batch(0, [Row(b"good", key=b"k", timestamp_ms=1)])
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @each_way
 @pytest.mark.parametrize("kind", BROKEN)
 def test_an_error_of_decoding_names_file_and_byte(tmp_path: Path, way: str, kind: str) -> None:

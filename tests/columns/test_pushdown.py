@@ -198,7 +198,7 @@ def expected(log: embedlog.Log, query: Query) -> list[tuple[int, int]]:
     return places([each for each in rows(log) if query.holds(each)])
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @by_query
 def test_polars_decodes_what_a_condition_needs(
     log: embedlog.Log, decoded: list[int], name: str
@@ -217,7 +217,7 @@ def test_polars_decodes_what_a_condition_needs(
     assert counted == len(right)
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @by_query
 def test_duckdb_decodes_what_a_condition_needs(
     log: embedlog.Log, decoded: list[int], name: str
@@ -236,7 +236,7 @@ def test_duckdb_decodes_what_a_condition_needs(
         ]
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @by_query
 def test_a_dataset_decodes_what_a_condition_needs(
     log: embedlog.Log, decoded: list[int], name: str

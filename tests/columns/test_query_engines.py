@@ -135,7 +135,7 @@ def test_all_engines_say_of_kafkas_directories_what_a_consumer_says(
         assert engine(log, topic, isolation) == wanted, engine.__name__
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @both_levels
 def test_all_engines_say_of_a_random_log_what_a_consumer_says(
     tmp_path: Path, rng: random.Random, isolation: str

@@ -425,7 +425,7 @@ def test_every_setting_of_a_log_is_in_the_table() -> None:
     assert sorted(TABLE) == sorted(keys_of(LogConfig))
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("name", TABLE)
 def test_a_setting_of_a_log_has_an_effect(name: str, tmp_path: Path) -> None:
     check(TABLE[name], (LogConfig, name), tmp_path)

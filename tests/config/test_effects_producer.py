@@ -313,7 +313,7 @@ def test_every_setting_of_a_producer_is_in_the_table() -> None:
     assert sorted(TABLE) == sorted(keys_of(ProducerConfig))
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("name", TABLE)
 def test_a_setting_of_a_producer_has_an_effect(name: str, tmp_path: Path) -> None:
     check(TABLE[name], (ProducerConfig, name), tmp_path)

@@ -215,13 +215,13 @@ def test_every_setting_of_a_topic_is_in_the_table() -> None:
     assert sorted(TABLE) == sorted(keys_of(TopicConfig))
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("name", TABLE)
 def test_a_setting_of_a_topic_has_an_effect(name: str, tmp_path: Path) -> None:
     check(TABLE[name], (TopicConfig, name), tmp_path)
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("name", TWINS)
 def test_a_default_of_all_topics_has_the_effect_of_the_topics_own(
     name: str, tmp_path: Path

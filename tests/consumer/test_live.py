@@ -270,7 +270,7 @@ def test_retention_under_a_reader_follows_the_reset_policy(log: embedlog.Log) ->
             consumer.poll()
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("codec", ["uncompressed", "gzip", "lz4", "zstd"])
 def test_what_compresses_well_is_read_in_small_groups(tmp_path: Path, codec: str) -> None:
     """A chunk of many MiB may hold gigabytes: neither a poll nor a scan takes them all at once."""

@@ -339,7 +339,7 @@ class World:
             self.highest[tp] = offset
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
 @pytest.mark.parametrize("turn", range(5))
 def test_random_histories_have_one_owner_and_skip_nothing(

@@ -53,7 +53,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
     return subprocess.run(line, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @each_program
 def test_it_says_what_it_wants(path: Path) -> None:
     """Without Spark, too: nothing heavy is imported before it is needed."""

@@ -19,7 +19,7 @@ from tests.support.broker_directories import GENERATIONS, Generation, batch, bui
 NEWEST = GENERATIONS[-1]
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("generation", GENERATIONS, ids=lambda generation: generation.name)
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "crashed"])
 @pytest.mark.parametrize("whole", [True, False], ids=["all-files", "logs-only"])

@@ -137,7 +137,7 @@ def run(path: Path, rng: random.Random, steps: int) -> None:
         check_in_order(path)
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("number", range(LOGS))
 def test_a_log_of_the_product_is_in_order(tmp_path: Path, rng: random.Random, number: int) -> None:
     run(tmp_path / "log", random.Random(rng.random() + number), STEPS)

@@ -33,7 +33,7 @@ def batches_of(path: Path) -> list[bytes]:
     return [data[each.start : each.end] for each in extents(log_of(path))]
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("clean", [True, False], ids=["closed", "crashed"])
 @pytest.mark.parametrize("manifest", [True, False], ids=["described", "no manifest"])
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_reading_only_writes_nothing(golden_copy: Callable[[str], Path], name: s
     assert digests(directory) == before
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize(("name", "topics"), DIRECTORIES, ids=GOLDEN)
 def test_a_writer_takes_the_directory_over(
     golden_copy: Callable[[str], Path],
@@ -144,7 +144,7 @@ def test_a_writer_takes_the_directory_over(
         assert (directory / ".kafka_cleanshutdown").exists()
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize(("name", "topics"), DIRECTORIES, ids=GOLDEN)
 def test_what_is_appended_comes_behind_what_kafka_wrote(
     golden_copy: Callable[[str], Path],

@@ -83,7 +83,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedlog.Log]:
         yield opened
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("scenario", SCRIPTS.values(), ids=lambda scenario: scenario.name)
 def test_ours_tells_what_a_real_kafka_told(scenario: GroupScenario, log: embedlog.Log) -> None:
     compare(scenario, OurDriver(scenario, log).play(), RECORDED[scenario.name])

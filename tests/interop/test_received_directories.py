@@ -70,7 +70,7 @@ def allowed(directory: Path, *, read_only: bool) -> None:
         pass
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_link_among_the_files_writes_nothing_elsewhere(closed: Path, name: str) -> None:
     victim = closed.with_name("victim")

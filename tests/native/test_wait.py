@@ -157,7 +157,7 @@ def test_each_directory_wakes_a_sleeping_waiter(
         assert sleeper.ended() == len(tails)
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("spin_us", [0, 20, 1_000_000])
 @pytest.mark.parametrize("count", [3, MANY])
 def test_no_publication_in_any_directory_is_slept_through(

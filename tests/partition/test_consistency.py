@@ -71,7 +71,7 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("place", [in_place, copied, backed_up])
 @pytest.mark.parametrize("read_only", [False, True], ids=["writing", "reading"])

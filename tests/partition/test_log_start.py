@@ -113,7 +113,7 @@ def broker_deleted(path: Path, traces: str) -> tuple[int, int]:
     return first, start
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("flushed", [True, False])
 @pytest.mark.parametrize("place", [in_place, copied])
 @pytest.mark.parametrize(

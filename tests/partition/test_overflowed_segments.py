@@ -37,7 +37,7 @@ def read(log: embedlog.Log, layout: str) -> None:
             assert consumer.poll(timeout=0, max_records=1)[0].offset == offset
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @by_layout
 @by_close
 @by_index
@@ -57,7 +57,7 @@ def test_each_record_is_read_in_each_mode(
     assert not list((root / "t-0").glob("embedlog.cut-*"))
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @by_layout
 @by_close
 @by_index

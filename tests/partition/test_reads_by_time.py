@@ -121,7 +121,7 @@ def reading(directory: Path, how: str) -> Iterator[embedlog.Log]:
             yield log
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["writing", "beside a writer", "closed"])
 def test_random_times_of_all_codecs_and_segments(

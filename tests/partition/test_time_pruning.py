@@ -88,7 +88,7 @@ def random_times(rng: random.Random, count: int) -> list[int]:
     return made
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize(
     ("kind", "codec_name"),
     [

@@ -66,7 +66,7 @@ def offset_of(log: embedlog.Log, group: str) -> object:
         return consumer.committed(TopicPartition("first", 0))[TopicPartition("first", 0)]
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("kind", FATAL)
 def test_nothing_is_committed(
     log: embedlog.Log, refused: list[embedlog.EmbedlogError], kind: type[embedlog.EmbedlogError]
@@ -129,7 +129,7 @@ def test_a_record_that_fails_fatally_before_the_end(
     assert committed(log) == []
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("kind", FATAL)
 def test_an_abort_raises_the_error_of_the_record(
     log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, kind: type[embedlog.EmbedlogError]

@@ -32,7 +32,7 @@ def cost(page: Path) -> tuple[pytest.MarkDecorator, ...]:
     """
     if page.parent.name in ("concepts", "porting") or page.stem in SLOW:
         return (pytest.mark.slow,)
-    return () if page.name == "README.md" else (pytest.mark.sample(0.4),)
+    return () if page.name == "README.md" else (pytest.mark.sample(0.25),)
 
 
 @pytest.mark.parametrize(

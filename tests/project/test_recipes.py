@@ -292,7 +292,7 @@ with embedlog.open("data") as log, log.producer() as out:
 """
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize(
     "assignors", [["range", "cooperative-sticky"], ["range"], ["cooperative-sticky"]]
 )

@@ -203,7 +203,7 @@ def is_large_refused(writer: Victim, task: str) -> bool:
     return False
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("is_broken", [False, True], ids=["in order", "with a dead writer"])
 @pytest.mark.parametrize("death", DEATHS, ids=str)
 def test_append_8_a_change_that_was_killed_delays_no_append(
@@ -235,7 +235,7 @@ def test_append_8_a_change_that_was_killed_delays_no_append(
     assert is_large_refused(writer, "append_one")
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("death", [death for death in DEATHS if death.is_of_file], ids=str)
 def test_append_8_a_change_in_a_set_that_was_killed_delays_no_append(
     nursery: Nursery, tmp_path: Path, death: Death

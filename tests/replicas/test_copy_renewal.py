@@ -53,7 +53,7 @@ def are_equal(root: Path) -> bool:
     return len({segment_of(root, node).read_bytes().rstrip(b"\0") for node in (1, 2, 3)}) == 1
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("node", [1, 2])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_copy_of_a_closed_set_is_copied_again(
@@ -83,7 +83,7 @@ def test_a_copy_that_is_removed_while_the_log_is_open_is_made_again(tmp_path: Pa
     assert are_equal(tmp_path)
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("node", [1, 2])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_in_an_open_copy_is_found_and_copied_again(
@@ -139,7 +139,7 @@ def test_damage_after_a_killed_decision_is_copied_again(
     assert are_equal(tmp_path)
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize(
     "point",
     ["renew-noted", "cut-intent", "cut-begun", "cut-manifest", "cut-segment", "cut-published"],

@@ -40,7 +40,7 @@ from tests.support.verified_sets import (
 )
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("node", [1, 2])
 @pytest.mark.parametrize("damage", [without_segment, truncated, without_directory])
 def test_damage_after_a_killed_append_is_replaced(
@@ -98,7 +98,7 @@ def test_a_missing_segment_leaves_the_other_partitions_in_sync(tmp_path: Path) -
         assert log.replicas().directories[1].state == "live"
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize(
     "point",
     ["renew-left", "cut-intent", "cut-begun", "cut-manifest", "cut-segment", "cut-published"],
@@ -218,7 +218,7 @@ def test_two_processes_begin_a_replica_again_at_once(tmp_path: Path) -> None:
     assert_equal_copies(tmp_path)
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("node", [1, 2], ids=["the leader", "a follower"])
 @pytest.mark.parametrize("before", ["nothing", "verify", "housekeep"])
 def test_a_missing_partition_is_reported_and_copied_again_with_the_others(

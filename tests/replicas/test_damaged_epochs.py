@@ -174,7 +174,7 @@ def test_each_other_digit_is_found(tmp_path: Path) -> None:
         path.write_bytes(data)
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("node", [1, 2], ids=["the leader", "a follower"])
 def test_no_wrong_start_cuts_or_blocks_a_follower(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, node: int

@@ -207,7 +207,7 @@ def test_decisions_of_a_group_continue_at_the_next_leader(tmp_path: Path, nth: i
         assert failed
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("nth", [1, 2, 3])
 @pytest.mark.parametrize("begun", [False, True])
 def test_decisions_of_a_transaction_continue_at_the_next_leader(

@@ -135,7 +135,7 @@ def test_what_is_no_new_directory_is_refused_and_stays_as_it_is(tmp_path: Path, 
     assert (content(place) if place.is_dir() else place.read_bytes()) == before
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("kind", CHANGES)
 def test_an_addition_that_fails_anywhere_is_repeated(tmp_path: Path, kind: str) -> None:
     made(tmp_path)

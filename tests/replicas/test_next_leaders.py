@@ -175,7 +175,7 @@ def test_of_deleted_batches_the_missing_ones_are_appended_again(tmp_path: Path) 
         assert [number for number in range(8) if b"%d:0" % number in values(process)] == [5, 6, 7]
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("copied", [0, 1, 40, 700, 999])
 def test_few_batches_of_a_long_run_are_looked_for_at_the_next_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: int

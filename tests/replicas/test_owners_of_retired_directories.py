@@ -96,7 +96,7 @@ def test_a_transaction_that_begins_afterwards_names_another_slot(
     assert state.status is Status.COMPLETE_ABORT, "its end is detected at once again"
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("further", [False, True], ids=["as it is", "with a further partition"])
 def test_an_open_transaction_is_not_aborted(
     log: embedlog.Log, retire: Retire, further: bool

@@ -238,7 +238,7 @@ def killed_at(method: str, call: int) -> Callable[[], None]:
     return arm
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize(
     ("method", "call"),
     [("append", 2), ("append", 3), ("sync", 3), ("settle", 1), ("settle", 2), ("announce", 1)],
@@ -322,7 +322,7 @@ def check_after_kill(
     return code != 0
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize(
     ("action", "kind", "name"),
     [

@@ -92,7 +92,7 @@ def waiting_inside(root: Path, node: int, patch: pytest.MonkeyPatch) -> Iterator
             os.close(fd)
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("in_order", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize("least", [1, 2])
 @pytest.mark.parametrize("end", ["is killed", "continues"])

@@ -24,7 +24,7 @@ def closed_set(root: Path) -> list[Path]:
     return [root / f"d{node}" for node in (1, 2, 3)]
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("node", [1, 2])
 @pytest.mark.parametrize("damage", [garbled, of_another_topic, newer])
 def test_a_reader_of_a_set_uses_another_replica(

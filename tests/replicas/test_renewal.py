@@ -40,7 +40,7 @@ from tests.support.verified_sets import (
 DAMAGES: list[Callable[[Path, int], None]] = [without_directory, without_segment, truncated]
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("node", [1, 2])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_of_a_closed_directory_is_replaced(

@@ -371,7 +371,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize(("kind", "name"), STEPS)
 def test_a_replacement_that_is_killed_at_a_main_step_is_completed(
     tmp_path: Path, kind: str, name: str

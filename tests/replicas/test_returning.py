@@ -45,7 +45,7 @@ def incarnation(log: embedlog.Log, node: int) -> object:
 # ---- failures --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("node", [1, 2])
 @pytest.mark.parametrize(
     "error", [errno.EIO, errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.ESTALE, errno.ENODEV]
@@ -430,7 +430,7 @@ def test_a_failure_of_a_directory_inside_another_one_is_its_own(tmp_path: Path) 
         assert [each.state for each in log.replicas().directories] == ["live", "failed", "live"]
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("count", [2, 3])
 def test_directories_whose_lock_files_were_replaced_together_return_by_themselves(
     tmp_path: Path, count: int

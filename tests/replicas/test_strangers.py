@@ -135,7 +135,7 @@ def check_away(log: embedlog.Log, node: int) -> None:
     assert log._engine.set.decisions.attached_copy(node) is None  # type: ignore[attr-defined]
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("node", [2, 3], ids=["the leader", "a follower"])
 @pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
 def test_a_stranger_is_away_until_it_is_replaced(tmp_path: Path, make: Make, node: int) -> None:

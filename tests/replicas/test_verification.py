@@ -193,7 +193,7 @@ def killed_in_a_repair(root: Path, point: str) -> None:
     assert os.waitpid(child, 0)[1] == signal.SIGKILL, "it was killed"
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("point", POINTS)
 def test_an_interrupted_repair_is_completed_by_the_next_one(tmp_path: Path, point: str) -> None:
     killed_in_a_repair(tmp_path, point)

@@ -86,7 +86,7 @@ def test_the_records_that_a_put_back_directory_lacks_are_cut_without_the_rule(
 # ---- exploration -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @every_scenario
 @pytest.mark.timeout(900)
 def test_random_schedules_keep_every_promise(

@@ -250,7 +250,7 @@ WORLDS += [
 WORLDS += [pytest.param([closed_to_new_files, not_mounted], 2, id="one closed, one not mounted")]
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize(("worlds", "chosen"), WORLDS)
 @pytest.mark.parametrize("given", [False, True], ids=["beside it", "by the option"])
 def test_rows_are_staged_where_a_directory_is_available(

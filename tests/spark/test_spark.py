@@ -173,7 +173,7 @@ TABLES = {
 }
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("text", TABLES.values(), ids=TABLES)
 def test_a_table_of_the_catalog_is_created_and_its_queries_name_the_options(
     spark: Any, log: embedlog.Log, text: str

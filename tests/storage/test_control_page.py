@@ -72,7 +72,7 @@ def test_a_page_that_is_cut_ends_no_process_whoever_handles_the_signal(
     assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.skipif(SANITIZED, reason="ASan handles SIGBUS itself")
 @pytest.mark.parametrize(
     "code",

@@ -127,7 +127,7 @@ def tear(root: Path) -> None:
         file.write(b"torn" * 30)
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("mode", [0o666, 0o640, 0o600], ids=oct)
 def test_every_file_and_directory_has_the_mode_that_was_asked_for(
     tmp_path: Path, umask: int, mode: int

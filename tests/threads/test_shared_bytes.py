@@ -20,7 +20,7 @@ def several_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("embedlog.format.compression._workers", None)
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_batches_of_one_buffer_are_compressed_and_decoded_by_several_threads(
     tmp_path: Path, codec: str

@@ -51,7 +51,7 @@ def check_report(what: str, report: Report) -> None:
     assert not bad, f"{len(bad)} of {sum(counts.values())}: " + "\n".join(bad[:20])
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_e6_flipped_bits_of_segments_are_found(
     nursery: Nursery, tmp_path: Path, codec: str
@@ -195,7 +195,7 @@ AT_REST = [
 ]
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize(("state", "way"), AT_REST)
 def test_e6_what_is_loaded_is_right_or_refused(
     nursery: Nursery, tmp_path: Path, seed: int, state: str, way: str

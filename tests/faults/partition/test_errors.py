@@ -100,7 +100,7 @@ def test_e10_a_full_disk_loses_nothing_and_is_over_when_space_returns(
     add_counts("E10, full disk", runs=FULL_DISKS, **total.counts())
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("nth", range(1, 9))
 def test_e11_any_failing_sync_is_never_a_durable_acknowledgement(
     nursery: Nursery, tmp_path: Path, nth: int

@@ -91,7 +91,7 @@ def test_e18_at_every_call(
     crash_everywhere(nursery, tmp_path / "log", campaign_seed, share(every, piece, POINTS_PIECES))
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("by_timeout", [False, True], ids=["heir", "timeout"])
 @pytest.mark.parametrize(
     "stop", owners.STOPS, ids=lambda stop: f"{stop.verb}-{stop.name.strip('_-').replace('/', '.')}"

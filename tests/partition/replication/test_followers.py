@@ -286,7 +286,7 @@ def test_a_cut_of_a_follower_is_noticed(tmp_path: Path) -> None:
         assert replicas.append(run_of(b"fourth")).committed == 4
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("name", ["embedlog.lock", "embedlog.page", ".lock"])
 def test_a_file_that_was_replaced_in_a_follower_is_noticed(tmp_path: Path, name: str) -> None:
     """Also after the path of a lock file is no longer read by each append."""

@@ -141,7 +141,7 @@ def killed(path: Path, point: str, end: int, restart: bool) -> None:
     assert os.waitpid(pid, 0)[1] == 9, "it was killed"
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("lost", [False, True], ids=["page kept", "page lost"])
 @pytest.mark.parametrize("point", POINTS)
 def test_a_load_after_a_kill_in_a_cut_finds_a_prefix_that_has_the_remaining_log(
@@ -164,7 +164,7 @@ def test_a_load_after_a_kill_in_a_cut_finds_a_prefix_that_has_the_remaining_log(
         agree(content(partition), expected._replace(epochs=content(partition).epochs))
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("point", POINTS)
 def test_a_load_after_a_kill_in_a_restart_finds_a_prefix_or_the_new_start(
     tmp_path: Path, point: str

@@ -88,7 +88,7 @@ def test_partitions_without_a_leader_are_listed(on_set: Callable[..., Any]) -> N
     ] == (0, "[]\n")
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize(
     ("options", "lines", "status"),
     [

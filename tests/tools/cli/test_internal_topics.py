@@ -37,7 +37,7 @@ def grouped(tmp_path: Path, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.usefixtures("usual_internal_topics")
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("arguments", LISTS, ids=" ".join)
 def test_a_list_hides_internal_topics_and_says_how_many(
     grouped: Callable[..., Any], arguments: list[str]

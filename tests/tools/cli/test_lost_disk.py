@@ -50,7 +50,7 @@ def written_alone(root: Path) -> None:
         log.create_topic("other")
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 @pytest.mark.parametrize("lose", [lost, put_back, written_alone], ids=lambda lose: lose.__name__)
 def test_the_steps_of_the_guide_bring_a_set_in_order(
     tmp_path: Path, lose: Callable[[Path], None]

@@ -128,7 +128,7 @@ TABLES = {
 }
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("columns", [SHORTEST, 80, 200])
 def test_each_table_of_a_verb_fits_and_has_each_number_whole(
     large: Path, run: Callable[..., Any], on_terminal: Callable[..., bytes], columns: int

@@ -48,7 +48,7 @@ def test_a_key_has_been_handled_when_its_press_returns(known_log: Path) -> None:
     run(scenario)
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.usefixtures("late_keys")
 def test_a_key_that_still_waits_when_the_application_ends_is_no_error(known_log: Path) -> None:
     async def scenario(keys: int) -> None:

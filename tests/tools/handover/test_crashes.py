@@ -68,7 +68,7 @@ def judge_taken(directory: Path) -> list[str]:
     return wrong + check_changed(directory)
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("direction", ["to", "from"])
 def test_a_handover_that_dies_at_any_call_is_completed_by_its_repetition(
     nursery: Nursery, templates: dict[str, Path], tmp_path: Path, rng: random.Random, direction: str
