@@ -153,7 +153,7 @@ def _find_end(facts: PartitionFacts, checked: PartitionResult, ends: checkpoints
     complete log is wrong itself.
     """
     end = 0 if checked.end is None else checked.end
-    manifest = None if facts.foreign else checked.manifest
+    manifest = None if facts.broker_wrote else checked.manifest
     if manifest is not None and manifest.closed is not None:
         return max(end, manifest.closed.next_offset)
     if manifest is not None:

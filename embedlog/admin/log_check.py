@@ -222,7 +222,9 @@ def _check_one(
         closed = ClosedDirectory(directory.path)
         facts = closed.facts_of(described)
         check_partition(
-            replace(facts, clean=context.clean, foreign=facts.foreign or context.foreign),
+            replace(
+                facts, clean=context.clean, broker_wrote=facts.broker_wrote or context.broker_wrote
+            ),
             count,
             result,
         )
@@ -288,7 +290,7 @@ def _read_facts(
         )
         if not directory.context.clean:
             segments = (*segments[:-1], _limit_to_files(described.path, segments[-1]))
-    foreign = directory.context.foreign or is_outdated(described, directory.context.visit)
+    broker_wrote = directory.context.broker_wrote or is_outdated(described, directory.context.visit)
     return PartitionFacts(
         described.path,
         described.topic,
@@ -296,7 +298,7 @@ def _read_facts(
         described.topic_id,
         described.gaps_allowed,
         clean=partition.loaded is None or directory.context.clean,
-        foreign=foreign,
+        broker_wrote=broker_wrote,
         log_start=state.log_start,
         compacted=compacted,
         identified=described.identified,

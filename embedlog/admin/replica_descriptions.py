@@ -59,15 +59,15 @@ class _SetObservation:
     missing: dict[tuple[Place, int], Missing] = field(default_factory=dict)
 
     def observation_of(self, node: int) -> DirectoryObservation | None:
-        """What a directory shows, None if it does not answer, or is foreign."""
+        """What a directory shows, None if it does not answer, or is a stranger."""
         answer = self.answers.get(node)
         return (
             answer
-            if isinstance(answer, DirectoryObservation) and not self.is_foreign(node)
+            if isinstance(answer, DirectoryObservation) and not self.is_stranger(node)
             else None
         )
 
-    def is_foreign(self, node: int) -> bool:
+    def is_stranger(self, node: int) -> bool:
         """Whether the directory was written without the set since its registration."""
         own, registered = self._members(node)
         if own is None or registered is None or own.cluster_id != self.state.cluster_id:
@@ -258,7 +258,7 @@ class ReplicaDescriber:
             return "away", "not opened", None
         if member.directory is None or answer is None:
             return "away", member.problem or "not opened", member.since_ms or None
-        if observed.is_foreign(node):
+        if observed.is_stranger(node):
             reason = "it was written without the set, or another copy of it is in its place"
             return "foreign", reason, None
         if not member.is_usable(system.boot_ns()):

@@ -4,8 +4,8 @@
 - The open lock serializes openers and closers, during all of their work.
 - A broker holds `.lock` exclusively, each embedlog process holds it shared; a process that gets it
   exclusively is the first one.
-- After locking, and again after foreign use, the name must still lead to the locked file: a broker
-  unlinks it late.
+- After locking, and again after a broker wrote, the name must still lead to the locked file: a
+  broker unlinks it late.
 - The first process removes the clean mark, durably, before anything is written; the last one writes
   it after the syncs.
 - The clean mark is signed with the incarnation: a signed mark proves, in a copy too, that no broker
@@ -53,7 +53,7 @@ SETTLING_S: Final = 0.05  # a broker unlinks `.lock` some time after the unlock
 MARK_INODE = 0
 MARK_NS = 1
 WAS_CLEAN = 2
-WAS_FOREIGN = 3
+BROKER_WROTE = 3
 BY_LOCKS = 12
 BOOT = 15
 IN_SET = 16
@@ -80,7 +80,7 @@ class Directory:
         self.page: system.Page | None = None
         self.incarnation = os.urandom(16)
         self.clean = False
-        self.foreign = False
+        self.broker_wrote = False
         self.visit = 0
         # by a reader, at its last refresh: changes after each open or close
         self.seen: object = None
@@ -166,8 +166,8 @@ class Directory:
         self.seen = identity
         if state != 1 or self.page is None or self._is_unused(self.page):
             return False
-        if self.clean and self.foreign:
-            raise self._foreign_holder_error()
+        if self.clean and self.broker_wrote:
+            raise self._other_holder_error()
         return True
 
     def _probe(self) -> int:
@@ -204,7 +204,7 @@ class Directory:
             # the others may have ended, and a broker come, between both tries
             first = first or system.lock_try(fd, True) == 0
             self._read_mark()
-            if self._is_current(fd, path, settle=first and self.foreign):
+            if self._is_current(fd, path, settle=first and self.broker_wrote):
                 return first or self._has_no_process(path)
             self._unlock()
             if system.boot_ns() > deadline:
@@ -219,11 +219,11 @@ class Directory:
         Raises DirectoryInUseError after a broker's visit, also if the broker was killed and left no
         mark. The control page's information about the time before must not be used.
         """
-        if self.foreign and self.page is not None:
-            raise self._foreign_holder_error()
+        if self.broker_wrote and self.page is not None:
+            raise self._other_holder_error()
         return self.clean or (self.page is not None and self._is_unused(self.page))
 
-    def _foreign_holder_error(self) -> DirectoryInUseError:
+    def _other_holder_error(self) -> DirectoryInUseError:
         path = self.path / file_names.BROKER_LOCK
         return lock_holders.in_use_error(
             "a program other than embedlog holds a shared lock on the lock file, or the control "
@@ -368,20 +368,20 @@ class Directory:
         self.clean = mark is not None
         # a copy that was made during an open has embedlog's mark beside a later page
         if owner is not None:
-            self.foreign = False
+            self.broker_wrote = False
             self.clean = page is None or page.version() < 0 or page.incarnation() == owner
         elif page is None:
-            self.foreign = self.clean or self._has_foreign_content()
+            self.broker_wrote = self.clean or self._has_broker_content()
         elif mark is not None:
-            self.foreign = (page.word(MARK_INODE), page.word(MARK_NS)) != (
+            self.broker_wrote = (page.word(MARK_INODE), page.word(MARK_NS)) != (
                 mark.inode,
                 mark.modified_ns,
             )
         else:
             # the mark was removed: a broker removes it when it starts
-            self.foreign = page.word(MARK_INODE) != 0
+            self.broker_wrote = page.word(MARK_INODE) != 0
 
-    def _has_foreign_content(self) -> bool:
+    def _has_broker_content(self) -> bool:
         """Whether a directory without a control page has checkpoints of a broker, or partitions
         that nobody registered.
         """
@@ -411,7 +411,7 @@ class Directory:
             )
         if self.beginning is not None:
             self.beginning()
-        if self.foreign or self.visit < 0:
+        if self.broker_wrote or self.visit < 0:
             # before the evidence of the visit is removed
             self.visit = note_visit(self.path, self._mode)
         self._keep_marks(page)
@@ -432,17 +432,19 @@ class Directory:
         page.set(BOOT, boot_number())
         state = {
             WAS_CLEAN: self.clean,
-            WAS_FOREIGN: self.foreign,
+            BROKER_WROTE: self.broker_wrote,
             BY_LOCKS: self._by_locks,
             IN_SET: self.in_set,
             REGISTERED: 0,
         }
         for word, value in ({MARK_INODE: 0, MARK_NS: 0} | state).items():
             page.set(word, int(value))
-        recovery_due.note_opening(page, self.clean or is_new, self.foreign, cache_number(self.path))
+        recovery_due.note_opening(
+            page, self.clean or is_new, self.broker_wrote, cache_number(self.path)
+        )
         with files.opened(path, files.WRITE) as fd:
-            # otherwise a power loss could restore or lose the words of a mark: both mean foreign
-            # use
+            # otherwise a power loss could restore or lose the words of a mark: both would mean
+            # that a broker wrote
             files.sync(fd, path)
         if is_new:
             files.sync_directory(self.path)
@@ -509,7 +511,7 @@ class Directory:
         self.incarnation = page.incarnation()
         self.visit = read_visit(self.path)
         self.clean = bool(page.word(WAS_CLEAN))
-        self.foreign = bool(page.word(WAS_FOREIGN))
+        self.broker_wrote = bool(page.word(BROKER_WROTE))
 
     def _check_access_mode(self, page: system.Page) -> None:
         """Raises StateError: processes that map pages and processes that copy them under locks
@@ -588,7 +590,7 @@ class Directory:
             self.page.set(MARK_NS, mark.modified_ns)
             path = self.path / file_names.CONTROL
             with files.opened(path, files.WRITE) as fd:
-                # otherwise a later power loss would make embedlog's own mark foreign
+                # otherwise a later power loss would make embedlog's own mark that of a broker
                 files.sync(fd, path)
 
     def _unlock(self) -> None:

@@ -53,7 +53,7 @@ def finish_interrupted(facts: PartitionFacts, checked: PartitionResult) -> str:
     A repair begins with it: it must not judge files by names that they are about to lose.
     """
     sealed = facts.sealed_without_gaps(checked.manifest)
-    leftovers.settle(facts.directory, sealed, write=True, foreign=facts.foreign)
+    leftovers.settle(facts.directory, sealed, write=True, broker_wrote=facts.broker_wrote)
     files.sync_directory(facts.directory)
     return (
         f"{facts.topic}-{facts.number}: an interrupted replacement or deletion of segments is "
@@ -263,7 +263,7 @@ class ClosedPartitionRepair:
         files.
         """
         manifest = self._checked.manifest
-        if manifest is None or manifest.start is None or self._facts.foreign or not bases:
+        if manifest is None or manifest.start is None or self._facts.broker_wrote or not bases:
             return
         start = manifest.start
         infos = []

@@ -436,7 +436,7 @@ class Context:
     directory_page: system.Page | None
     read_only: bool = False
     clean: bool = False  # the directory was closed in order before this incarnation
-    foreign: bool = False  # a broker wrote here after the last embedlog process
+    broker_wrote: bool = False  # a broker wrote here after the last embedlog process
     visit: int = 0  # the number of the last visit of a broker, 0: there was none
     # shared="locks": nothing is mapped, data is written through, each read opens its file
     locked: bool = False

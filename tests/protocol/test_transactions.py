@@ -227,7 +227,7 @@ def test_txn_6_a_slow_sweep_spares_what_began_since(
 
 
 @pytest.mark.parametrize(
-    ("clean", "foreign", "cache", "expected"),
+    ("clean", "broker_wrote", "cache", "expected"),
     [
         (False, False, 1, True),
         (True, False, 1, False),
@@ -236,14 +236,14 @@ def test_txn_6_a_slow_sweep_spares_what_began_since(
     ],
 )
 def test_txn_6_when_a_sweep_is_due(
-    log: embedlog.Log, clean: bool, foreign: bool, cache: int, expected: bool
+    log: embedlog.Log, clean: bool, broker_wrote: bool, cache: int, expected: bool
 ) -> None:
     """`cache`: whether the page cache is another one than before."""
     page = log._engine.home.directory.page
     assert page is not None
     assert not recovery_due.is_due(page)
     now = cache_number(log.path) + cache
-    recovery_due.note_opening(page, clean, foreign, now)
+    recovery_due.note_opening(page, clean, broker_wrote, now)
     assert recovery_due.is_due(page) == expected
     recovery_due.note_opening(page, True, False, now)
     assert recovery_due.is_due(page) == expected, (

@@ -159,7 +159,7 @@ def test_replica_12_a_crashed_directory_had_the_registered_opening_others_are_st
     shutil.rmtree(root / "d2")
     shutil.copytree(tmp_path / "old", root / "d2")
     assert "earlier copy" in registration.strangeness(entered(root, 2), after), "closed in order"
-    assert "without the set" in registration.strangeness(entered(root, 3, visited=True), after)
+    assert "without the set" in registration.strangeness(entered(root, 3, broker_wrote=True), after)
     assert "without the set" in registration.strangeness(entered(root, 3, **CRASHED), after), (
         "a crash does not hide the visit"
     )
@@ -260,7 +260,7 @@ def test_replica_19_a_directory_that_replaces_another_one_begins_once(tmp_path: 
     state = registered(tmp_path, entered(tmp_path, 1), entered(tmp_path, 3))
     second = entered(tmp_path, 2, **CRASHED)
     assert not registration.strangeness(second, state)
-    assert registration.condition_of(second, state) is Condition.FOREIGN
+    assert registration.condition_of(second, state) is Condition.STRANGER
     after = registered(tmp_path, second)
     recorded = found_in(tmp_path, 2)
     assert not recorded.replaces

@@ -86,10 +86,10 @@ def having(state: State, **facts: Any) -> State:
 
 
 def seen(text: str, ends: Mapping[int, tuple[int, int]] | None = None) -> Observed:
-    """Observations: `1 2 c3 s4` are two complete nodes, a crashed one and a foreign; `ends` has
+    """Observations: `1 2 c3 s4` are two complete nodes, a crashed one and a stranger; `ends` has
     last epochs and log ends.
     """
-    kinds = {"c": Condition.CRASHED, "s": Condition.FOREIGN, "a": Condition.AWAY}
+    kinds = {"c": Condition.CRASHED, "s": Condition.STRANGER, "a": Condition.AWAY}
     found = {}
     for word in text.split():
         node = int(word.lstrip("csa"))

@@ -17,11 +17,11 @@ RECOVERY_DUE = 9
 UNKNOWN_CACHE: Final = 0
 
 
-def note_opening(page: system.Page, clean: bool, foreign: bool, cache: int) -> None:
+def note_opening(page: system.Page, clean: bool, broker_wrote: bool, cache: int) -> None:
     """Record at the first open whether the page cache was lost; `cache` is its present number.
     REQUIRES the open lock.
     """
-    if foreign:
+    if broker_wrote:
         page.set(RECOVERY_DUE, 0)  # a broker has its own records of open transactions
     elif not clean and (cache == UNKNOWN_CACHE or page.word(LAST_CACHE) != cache):
         page.set(RECOVERY_DUE, 1)

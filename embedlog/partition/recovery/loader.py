@@ -77,7 +77,10 @@ def load(loading: Loading) -> Loaded:
     known_segments = {} if loading.gaps_allowed else manifest.segments
     while True:
         names = leftovers.settle(
-            loading.directory, known_segments, write=loading.write, foreign=loading.foreign
+            loading.directory,
+            known_segments,
+            write=loading.write,
+            broker_wrote=loading.broker_wrote,
         )
         try:
             loaded = _Loader(loading, names, manifest).run()
@@ -91,7 +94,9 @@ def load(loading: Loading) -> Loaded:
             # only old cleaners have left such segments
             from embedlog.partition.recovery import overflow
 
-            overflow.split(loading.directory, problem.base, loading.mode, foreign=loading.foreign)
+            overflow.split(
+                loading.directory, problem.base, loading.mode, broker_wrote=loading.broker_wrote
+            )
     loaded.recovered = not loading.clean and loaded.published.log_end > loaded.published.log_start
     loaded.spent_s = monotonic() - began_s
     return loaded
@@ -334,7 +339,7 @@ class _Loader:
         agreement.
         """
         loading = self.loading
-        is_own = not self.loading.foreign
+        is_own = not self.loading.broker_wrote
         builder = index.Builder(base, loading.interval_bytes)
         self.read_again.append(base)
         may_have_gaps = self.evidence.gaps_in(base, last=following is None)
@@ -441,7 +446,7 @@ class _Loader:
         self.has_producers = self.has_producers or bool((batches["producer_id"] >= 0).any())
         bases = batches["base_offset"]
         epochs = batches["leader_epoch"]
-        if self.loading.foreign and self.epochs_agree:
+        if self.loading.broker_wrote and self.epochs_agree:
             self.epochs_agree = self.epochs.find_disagreement(bases, epochs) is None
         for epoch, base in zip(epochs.tolist(), bases.tolist(), strict=True):
             self._note_epoch(epoch, base)
@@ -573,7 +578,7 @@ class _Loader:
         if loading.in_set:
             whole = active._replace(log_start=start)
             self.epochs, _ = log_epochs.read_or_make(
-                self.directory, whole, digests=loading.write and not loading.foreign
+                self.directory, whole, digests=loading.write and not loading.broker_wrote
             )
         # before the cut: an epoch that was read is never used again
         seen_epoch = max(self.epochs.latest_epoch, active.epoch)

@@ -30,7 +30,7 @@ class Part(NamedTuple):
     end: int
 
 
-def split(directory: Path, base: int, mode: int, *, foreign: bool) -> None:
+def split(directory: Path, base: int, mode: int, *, broker_wrote: bool) -> None:
     """Replace a segment by its parts. Bytes after its last valid batch stay in the last part.
     REQUIRES the append lock.
     """
@@ -45,7 +45,7 @@ def split(directory: Path, base: int, mode: int, *, foreign: bool) -> None:
             name, file_names.segment_path(directory, part.base, file_names.LOG + file_names.SWAP)
         )
         files.sync_directory(directory)
-    leftovers.settle(directory, {}, write=True, foreign=foreign)
+    leftovers.settle(directory, {}, write=True, broker_wrote=broker_wrote)
 
 
 def parts_of(path: Path, base: int) -> list[Part]:

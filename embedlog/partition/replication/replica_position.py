@@ -70,7 +70,7 @@ def read_position(
             return shown
     path = context.root / file_names.partition_name(place.topic, place.number)
     closed = None
-    if not context.foreign and not files.exists(path / file_names.DIRTY):
+    if not context.broker_wrote and not files.exists(path / file_names.DIRTY):
         closed = _position_at_close(place, checkpointed)
     if closed is not None and closed.high_watermark == closed.log_end:
         return closed  # nothing was written since, and nothing was left to commit

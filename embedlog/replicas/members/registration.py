@@ -16,8 +16,8 @@ REPLICA-19).
   first opening takes the present birth time for those of before, and removes the clean mark after
   that, so that it may crash at once.
 - A directory that does not continue is a stranger. It is away, with the command that helps:
-  `replace_directory` prepares an empty directory, which is registered as a foreign one and copied.
-  The only directory of a set is its own judge: it is registered as a foreign one. So are all
+  `replace_directory` prepares an empty directory, which is registered as a stranger and copied.
+  The only directory of a set is its own judge: it is registered as a stranger. So are all
   directories of a restored set, whose best logs lead.
 - A decision judges with the state that it is derived from, under the locks of the copies. It is not
   made if one of its directories is a stranger there: the directories are judged again.
@@ -79,15 +79,15 @@ class Opening(NamedTuple):
     """The state in which a process found a directory.
 
     `first`: no other process is in it. `clean`: it was closed in order, and `mark_epoch` is the
-    broker epoch of the clean mark. `visited`: a broker wrote here since. `created_ns`: the birth
-    time of `embedlog.door`; None if it is unknown.
+    broker epoch of the clean mark. `broker_wrote`: a broker wrote here since. `created_ns`: the
+    birth time of `embedlog.door`; None if it is unknown.
     """
 
     path: Path
     first: bool
     clean: bool
     mark_epoch: int = -1
-    visited: bool = False
+    broker_wrote: bool = False
     created_ns: int | None = None
 
 
@@ -122,7 +122,7 @@ def _is_fresh(opening: Opening, membership: Membership) -> bool:
     """Whether no process was in the directory since an orderly close that names its
     registration.
     """
-    is_unused = not (opening.visited or membership.alone or membership.replaces)
+    is_unused = not (opening.broker_wrote or membership.alone or membership.replaces)
     has_its_mark = opening.clean and is_unused and opening.mark_epoch == membership.broker_epoch
     is_registered = membership.registration_id == membership.registered_id
     return opening.first and has_its_mark and is_registered
@@ -157,7 +157,7 @@ def enter(opening: Opening, mode: int = 0o666) -> EnteredDirectory | None:
             mode,
             fresh=fresh,
             created_ns=opening.created_ns,
-            alone=opening.visited,
+            alone=opening.broker_wrote,
         )
     return EnteredDirectory(
         opening.path,
@@ -234,7 +234,7 @@ def condition_of(entered: EnteredDirectory, state: State) -> Condition:
     is_registered = bool(own.openings) and registered.opening == own.openings[-1]
     begins = own.replaces and registered.opening not in own.openings
     if not is_registered and (begins or entered.restored or strangeness(entered, state)):
-        return Condition.FOREIGN
+        return Condition.STRANGER
     if own.registration_id == registered.incarnation:
         return Condition.COMPLETE
     return Condition.CRASHED
@@ -278,7 +278,7 @@ def register(
     state = decision.state
     for directory in entered:
         own = directory.membership
-        if conditions.get(own.node) is Condition.FOREIGN and not own.replaces:
+        if conditions.get(own.node) is Condition.STRANGER and not own.replaces:
             if directory.restored:
                 text = "the set begins from the given copies"
             else:

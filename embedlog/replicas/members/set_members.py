@@ -23,7 +23,7 @@ registration, failure and return.
   file of members need not have its registration.
 - A directory that another process added is opened before its first use. A reader registers nothing.
 - A set of which no majority continues begins again from all of its directories, by request only.
-  Each of them is registered as a foreign one, so that the best log of each partition leads.
+  Each of them is registered as a stranger, so that the best log of each partition leads.
 """
 
 from __future__ import annotations

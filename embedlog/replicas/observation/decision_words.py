@@ -186,7 +186,7 @@ def partition_change(before: State, new: Partition, name: str) -> str | None:
     parts = [main_change(old, new)]
     lists = (
         ("ELR", old.elr, new.elr),
-        ("foreign", old.foreign, new.foreign),
+        ("foreign", old.strangers, new.strangers),
         ("adding", old.adding, new.adding),
         ("removing", old.removing, new.removing),
     )

@@ -127,7 +127,7 @@ class ReplicaEvents:
 
 def _describe_loss(proposal: Proposal, old: Partition, new: Partition) -> str:
     """What an unclean election may lose."""
-    others = sorted({*old.isr, *old.elr, *old.foreign} - {new.leader})
+    others = sorted({*old.isr, *old.elr, *old.strangers} - {new.leader})
     observations = [
         event.seen[new.leader]
         for event in proposal.events

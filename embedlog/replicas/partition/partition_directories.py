@@ -323,14 +323,14 @@ class PartitionDirectories:
         text = f"no replica of {self.name} leads before the deadline"
         states = list[str]()
         if decided is not None:
-            if decided.foreign and decided.leader == NO_LEADER:
-                text += f": {self._describe_foreign(decided.foreign)}"
+            if decided.strangers and decided.leader == NO_LEADER:
+                text += f": {self._describe_strangers(decided.strangers)}"
             states = [f"{node}: {self.describe_node(node)}" for node in sorted(decided.replicas)]
         if reason:
             text += f"; {reason}"
         return LeaderNotAvailableError(text, found="; ".join(states) or None)
 
-    def _describe_foreign(self, nodes: Sequence[int]) -> str:
+    def _describe_strangers(self, nodes: Sequence[int]) -> str:
         """Why replicas in replaced directories are not elected, and the way out."""
         registered = self._decisions.hint().nodes
         names = list[str]()

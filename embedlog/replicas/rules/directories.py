@@ -13,9 +13,9 @@
   and votes. What only the removed replicas had is lost: the ISR is the rest of it, else the ELR,
   else all replicas that are left. A partition without another replica begins again in a directory
   that takes replicas. A reassignment that loses its whole target is cancelled.
-- A foreign directory leaves every ISR, also the one of which it is the only member: its records are
+- A stranger leaves every ISR, also the one of which it is the only member: its records are
   not those of the set. The partition notes that until the replica joins again, for the case that
-  all its replicas are foreign.
+  all its replicas are strangers.
 - The first directory of a set may have topics, which the decision about it takes over; every
   further one is empty.
 - A registered directory has the path at which it was found, also one that another node had: that
@@ -108,15 +108,15 @@ def _without_member(state: State, old: Partition, event: Register) -> Partition 
     them.
     """
     node = event.identity.node
-    is_foreign = event.condition is Condition.FOREIGN
+    is_stranger = event.condition is Condition.STRANGER
     seen: Observed = event.seen.get((old.topic_id, old.number), {})
     is_member = node in old.isr or node in old.elr
-    if not is_member and (not is_foreign or node not in old.replicas or node in old.foreign):
+    if not is_member and (not is_stranger or node not in old.replicas or node in old.strangers):
         return None
     own = seen.get(node)
     incarnations = (state.nodes[node].incarnation, event.identity.incarnation)
     if (
-        not is_foreign
+        not is_stranger
         and own is not None
         and own.condition is Condition.COMPLETE
         and own.incarnation in incarnations
@@ -125,13 +125,13 @@ def _without_member(state: State, old: Partition, event: Register) -> Partition 
     isr = [member for member in old.isr if member != node]
     elr = [member for member in old.elr if member != node]
     candidates = complete_nodes(state, isr or elr, seen)
-    if not candidates and not is_foreign:
+    if not candidates and not is_stranger:
         return None
     base = replace(old, isr=tuple(isr), elr=tuple(elr))
-    new_foreign = (node,) if is_foreign else ()
+    new_strangers = (node,) if is_stranger else ()
     if old.leader in isr:
         return change_partition(
-            state, base, isr=isr, eligible=elr, recovering=old.recovering, foreign=new_foreign
+            state, base, isr=isr, eligible=elr, recovering=old.recovering, strangers=new_strangers
         )
     if not candidates:
         return change_partition(
@@ -141,11 +141,13 @@ def _without_member(state: State, old: Partition, event: Register) -> Partition 
             eligible=elr,
             leader=NO_LEADER,
             recovering=old.recovering,
-            foreign=new_foreign,
+            strangers=new_strangers,
         )
-    noted = tuple(replica for replica in old.replicas if replica in {*old.foreign, *new_foreign})
+    noted = tuple(
+        replica for replica in old.replicas if replica in {*old.strangers, *new_strangers}
+    )
     leader = best_candidate(old, candidates, seen)
-    return elect_leader(state, replace(base, foreign=noted), leader, seen)
+    return elect_leader(state, replace(base, strangers=noted), leader, seen)
 
 
 def add(state: State, event: Add) -> Decision:
@@ -247,8 +249,8 @@ def _without_replica(state: State, old: Partition, event: ForceRetire) -> Partit
         return change_partition(
             state, base, isr=isr, eligible=elr, replicas=assigned, recovering=old.recovering
         )
-    # the last members were foreign: one of them may have the records
-    if not (old.isr or old.elr) and {*old.foreign} - {node}:
+    # the last members were strangers: one of them may have the records
+    if not (old.isr or old.elr) and {*old.strangers} - {node}:
         return change_partition(state, base, isr=(), replicas=assigned, recovering=old.recovering)
     seen = event.seen.get((old.topic_id, old.number), {})
     candidates = complete_nodes(state, members, seen)

@@ -15,7 +15,7 @@
 - An ELR exists only while the ISR is smaller than the topic requires: as long as nothing is
   committed, its members have every committed record.
 - A new member of the ISR has the registered incarnation and does not leave the set.
-- A foreign replica leads only if all replicas of the partition were found foreign. Then nothing is
+- A stranger leads only if all replicas of the partition were found to be strangers. Then nothing is
   left to compare with, and after all of them are present, the best log leads.
 - No replica has a later epoch than the leader. One that was written without the set can have it;
   then the leader epoch is raised above that.
@@ -44,7 +44,7 @@ from embedlog.replicas.rules.state import State, condition_of, serves
 Decision: TypeAlias = tuple[Record, ...] | Refusal
 
 LAST_EPOCH: Final = 2**31 - 2
-NOT_COMPLETE: Final = frozenset({Condition.CRASHED, Condition.FOREIGN})
+NOT_COMPLETE: Final = frozenset({Condition.CRASHED, Condition.STRANGER})
 
 
 # ---- the new record of a partition ---------------------------------------------------------------
@@ -69,17 +69,17 @@ def change_partition(
     replicas: Sequence[int] | None = None,
     leader: int | None = None,
     recovering: bool = False,
-    foreign: Iterable[int] = (),
+    strangers: Iterable[int] = (),
 ) -> Partition:
     """The partition after one more decision; an election if there is a `leader`. `eligible` become
     the ELR if it is needed.
 
-    `foreign` are found foreign now. They are noted until they join the ISR.
+    `strangers` were found to be strangers now. They are noted until they join the ISR.
     """
     assigned = old.replicas if replicas is None else tuple(replicas)
     members = set(isr)
     eligible_nodes = set(eligible) - members
-    foreign_nodes = {*old.foreign, *foreign} - members
+    stranger_nodes = {*old.strangers, *strangers} - members
     new = replace(
         old,
         replicas=assigned,
@@ -88,7 +88,7 @@ def change_partition(
         partition_epoch=old.partition_epoch + 1,
         directories=_directories_of(state, old, assigned),
         recovering=recovering,
-        foreign=tuple(node for node in assigned if node in foreign_nodes),
+        strangers=tuple(node for node in assigned if node in stranger_nodes),
     )
     if len(new.isr) < state.required_size(new):
         new = replace(new, elr=tuple(node for node in assigned if node in eligible_nodes))
@@ -248,7 +248,7 @@ def _elect_eligible(state: State, old: Partition, seen: Observed) -> Decision:
             ),
         )
     if all(
-        node in old.foreign and condition_of(state, seen, node) is not Condition.AWAY
+        node in old.strangers and condition_of(state, seen, node) is not Condition.AWAY
         for node in old.replicas
     ):
         leader = best_candidate(old, old.replicas, seen)
@@ -318,8 +318,8 @@ def _elect_unclean(state: State, old: Partition, seen: Observed, node: int | Non
     trusted = [
         replica
         for replica in candidates
-        if condition_of(state, seen, replica) is not Condition.FOREIGN
-        and replica not in old.foreign
+        if condition_of(state, seen, replica) is not Condition.STRANGER
+        and replica not in old.strangers
     ]
     leader = best_candidate(old, trusted or candidates, seen)
     return (change_partition(state, old, isr=(leader,), leader=leader, recovering=True),)

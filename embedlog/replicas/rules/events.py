@@ -82,7 +82,7 @@ class Condition(Enum):
     AWAY = "away"
     COMPLETE = "complete"
     CRASHED = "crashed"
-    FOREIGN = "foreign"
+    STRANGER = "stranger"
 
 
 @dataclass(frozen=True, slots=True)

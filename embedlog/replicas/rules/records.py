@@ -109,7 +109,7 @@ class Partition:
     are in its order.
 
     `elr`: eligible leaders outside the ISR. `leader_incarnation`: incarnation of the leader's
-    directory at its election. `foreign`: replicas that were found foreign, until they join the ISR
+    directory at its election. `strangers`: replicas in strangers, until they join the ISR
     (in the field of Kafka's last known ELR).
     """
 
@@ -128,7 +128,7 @@ class Partition:
     adding: tuple[int, ...] = ()
     recovering: bool = False
     leader_incarnation: UUID | None = None
-    foreign: tuple[int, ...] = ()
+    strangers: tuple[int, ...] = ()
     others: Tags = ()
 
 
@@ -254,8 +254,8 @@ def _encode_partition(record: Partition) -> Encoded:
         tags.append((_RECOVERING, b"\1"))
     if record.elr:
         tags.append((_ELR, _encode_numbers(record.elr)))
-    if record.foreign:
-        tags.append((_LAST_KNOWN, _encode_numbers(record.foreign)))
+    if record.strangers:
+        tags.append((_LAST_KNOWN, _encode_numbers(record.strangers)))
     if record.leader_incarnation is not None:
         tags.append((_LEADER_INCARNATION, record.leader_incarnation.bytes))
     return 2, body, tags
@@ -454,7 +454,7 @@ def _decode_partition(reader: Flexible) -> Partition:
         adding=adding,
         recovering=fields.take(_RECOVERING, _read_flag) or False,
         leader_incarnation=fields.take(_LEADER_INCARNATION, _read_uuid),
-        foreign=fields.take(_LAST_KNOWN, Flexible.numbers) or (),
+        strangers=fields.take(_LAST_KNOWN, Flexible.numbers) or (),
         others=fields.others(),
     )
     problem = inconsistency(record)
@@ -476,7 +476,7 @@ def inconsistency(record: Partition) -> str:
         "replicas": record.replicas,
         "ISR": record.isr,
         "ELR": record.elr,
-        "foreign": record.foreign,
+        "strangers": record.strangers,
         "removing": record.removing,
         "adding": record.adding,
     }
@@ -487,8 +487,8 @@ def inconsistency(record: Partition) -> str:
         return f"leader {record.leader} is not in the ISR {record.isr[:64]}"
     if set(record.isr) & set(record.elr):
         return "ISR and ELR have a common node"
-    if set(record.foreign) & {*record.isr, *record.elr}:
-        return "a foreign replica is in the ISR or the ELR"
+    if set(record.strangers) & {*record.isr, *record.elr}:
+        return "a stranger is in the ISR or the ELR"
     return ""
 
 

@@ -105,7 +105,7 @@ def take_back(path: Path, metadata: Path | None) -> TakenDirectory:
     """
     check(path)
     with hold(path) as use:
-        if not use.by_broker:
+        if not use.broker_wrote:
             finish(path)
             raise StateError(
                 "no broker has used the directory since embedlog closed it: there is nothing to "

@@ -84,7 +84,7 @@ def check_last_use(path: Path) -> None:
     embedlog's files yet.
     """
     check(path)
-    if find_last_use(path).by_broker:
+    if find_last_use(path).broker_wrote:
         raise ForeignDirectoryError(
             "a broker has used the directory: take it back first, by `embedlog handover "
             "from-kafka`",
@@ -158,7 +158,7 @@ def hand_over(
     """
     check(path)
     with hold(path) as use:
-        if use.by_broker or not use.clean or mark_owner(path) is None:
+        if use.broker_wrote or not use.clean or mark_owner(path) is None:
             raise StateError(
                 "the directory was not closed in order by embedlog: repeat the handover", path=path
             )

@@ -1,4 +1,4 @@
-"""Decisions about the directories of a set: incarnations, foreign directories, voters, growth,
+"""Decisions about the directories of a set: incarnations, strangers, voters, growth,
 retirement.
 """
 
@@ -83,29 +83,29 @@ def test_the_first_opening_after_an_orderly_close_raises_the_broker_epoch() -> N
     assert decided(state, replace(CLEAN, fresh=True)) == (replace(state.nodes[1], broker_epoch=99),)
 
 
-def test_a_foreign_directory_leaves_an_isr_without_a_complete_member() -> None:
+def test_a_stranger_leaves_an_isr_without_a_complete_member() -> None:
     """Its records are not those of the set, so no election may need its log."""
     state = with_topic()
     for observed in ({}, seen("1"), seen("c2 c3")):
-        (record,) = changes_of(decided(state, crashed(1, observed, Condition.FOREIGN)))
+        (record,) = changes_of(decided(state, crashed(1, observed, Condition.STRANGER)))
         assert (record.leader, record.isr, record.leader_epoch) == (NO_LEADER, (2, 3), 1)
-        assert record.foreign == (1,)
+        assert record.strangers == (1,)
     alone = having(state, isr=(1,))
-    (record,) = changes_of(decided(alone, crashed(1, seen("2 3"), Condition.FOREIGN)))
-    assert (record.leader, record.isr, record.elr, record.foreign) == (NO_LEADER, (), (), (1,)), (
+    (record,) = changes_of(decided(alone, crashed(1, seen("2 3"), Condition.STRANGER)))
+    assert (record.leader, record.isr, record.elr, record.strangers) == (NO_LEADER, (), (), (1,)), (
         "also as the last member"
     )
     eligible = having(with_topic(min_insync_replicas="2"), isr=(1,), elr=(2,))
-    (record,) = changes_of(decided(eligible, crashed(1, seen("3"), Condition.FOREIGN)))
+    (record,) = changes_of(decided(eligible, crashed(1, seen("3"), Condition.STRANGER)))
     assert (record.leader, record.isr, record.elr) == (NO_LEADER, (), (2,)), (
         "the ELR has every committed record"
     )
 
 
-def foreign(state: State, *nodes: int) -> State:
-    """The state after these directories were found foreign, in this order."""
+def with_strangers(state: State, *nodes: int) -> State:
+    """The state after these directories were found to be strangers, in this order."""
     for node in nodes:
-        state = after(state, crashed(node, {}, Condition.FOREIGN))
+        state = after(state, crashed(node, {}, Condition.STRANGER))
     return state
 
 
@@ -119,21 +119,21 @@ def present(*nodes: int, kind: str = "") -> Observed:
 
 @pytest.mark.parametrize("kind", ["", "s", "c"])
 @pytest.mark.parametrize("order", [*permutations((1, 2, 3))])
-def test_a_foreign_replica_leads_only_if_all_replicas_are_foreign(
+def test_a_stranger_leads_only_if_all_replicas_are_strangers(
     order: tuple[int, int, int], kind: str
 ) -> None:
     """In any order of their registrations, and however their replicas are found then."""
     first, second, last = order
-    state = foreign(with_topic(), first, second)
+    state = with_strangers(with_topic(), first, second)
     observed = {**present(first, second, kind=kind)}
     election = Elect(PLACE, Election.OFFLINE, partition(state).partition_epoch, observed)
     found = decide(state, election)
     assert isinstance(found, Refusal) or all(
         each.leader in {NO_LEADER, last} for each in changes_of(found)
     )
-    assert set(partition(state).foreign) == {first, second}
-    state = foreign(state, last)
-    assert (partition(state).leader, partition(state).isr, partition(state).foreign) == (
+    assert set(partition(state).strangers) == {first, second}
+    state = with_strangers(state, last)
+    assert (partition(state).leader, partition(state).isr, partition(state).strangers) == (
         NO_LEADER,
         (),
         (1, 2, 3),
@@ -142,7 +142,7 @@ def test_a_foreign_replica_leads_only_if_all_replicas_are_foreign(
     assert refused(state, election) is Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE, "one of them is away"
     state = after(state, replace(election, seen=observed | present(last, kind=kind)))
     record = partition(state)
-    assert (record.leader, record.isr, record.foreign, record.recovering) == (
+    assert (record.leader, record.isr, record.strangers, record.recovering) == (
         3,
         (3,),
         (1, 2),
@@ -150,25 +150,25 @@ def test_a_foreign_replica_leads_only_if_all_replicas_are_foreign(
     ), "the longest log"
 
 
-def test_the_only_replica_of_a_partition_leads_although_it_is_foreign() -> None:
-    state = foreign(with_topic((1,), spare=(2, 3)), 1)
+def test_the_only_replica_of_a_partition_leads_although_it_is_a_stranger() -> None:
+    state = with_strangers(with_topic((1,), spare=(2, 3)), 1)
     state = after(
         state, Elect(PLACE, Election.OFFLINE, partition(state).partition_epoch, present(1))
     )
     record = partition(state)
-    assert (record.leader, record.isr, record.foreign, record.recovering) == (1, (1,), (), False)
+    assert (record.leader, record.isr, record.strangers, record.recovering) == (1, (1,), (), False)
 
 
-def test_a_foreign_replica_is_noted_until_it_joins() -> None:
-    state = foreign(with_topic(), 3)
+def test_a_stranger_is_noted_until_it_joins() -> None:
+    state = with_strangers(with_topic(), 3)
     record = partition(state)
-    assert (record.leader, record.isr, record.foreign) == (1, (1, 2), (3,))
+    assert (record.leader, record.isr, record.strangers) == (1, (1, 2), (3,))
     assert (
         changes_of(
             decided(
                 state,
                 replace(
-                    crashed(3, {}, Condition.FOREIGN),
+                    crashed(3, {}, Condition.STRANGER),
                     identity=identity(3, incarnation=incarnation(3, 2)),
                 ),
             )
@@ -178,7 +178,7 @@ def test_a_foreign_replica_is_noted_until_it_joins() -> None:
     joined = AlterIsr(
         PLACE, record.leader_epoch, record.partition_epoch, (1, 2, 3), {3: incarnation(3, 1)}
     )
-    assert partition(after(state, joined)).foreign == ()
+    assert partition(after(state, joined)).strangers == ()
 
 
 def test_only_the_first_directory_of_a_set_has_topics() -> None:
@@ -262,7 +262,7 @@ def test_an_older_generation_of_the_set_is_refused() -> None:
 # ---- a new incarnation leaves ISR and ELR -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("found", [Condition.CRASHED, Condition.FOREIGN])
+@pytest.mark.parametrize("found", [Condition.CRASHED, Condition.STRANGER])
 def test_a_follower_that_lost_its_page_leaves_the_isr(found: Condition) -> None:
     state = with_topic(min_insync_replicas="3")
     state = after(state, crashed(3, seen("1 2"), found))
@@ -482,20 +482,18 @@ def test_a_partition_without_another_replica_does_not_begin_in_a_witness_or_a_le
     assert partition(after(leaving, ForceRetire(1))).replicas == (4,)
 
 
-def test_a_partition_that_waits_for_a_foreign_replica_waits_after_the_removal_of_another_one() -> (
-    None
-):
+def test_a_partition_that_waits_for_a_stranger_waits_after_the_removal_of_another_one() -> None:
     alone = having(with_topic(), isr=(1,))
-    waiting = after(alone, crashed(1, seen("2 3"), Condition.FOREIGN))
+    waiting = after(alone, crashed(1, seen("2 3"), Condition.STRANGER))
     record = partition(after(waiting, ForceRetire(3, {PLACE: seen("2")})))
-    assert (record.leader, record.replicas, record.isr, record.foreign) == (
+    assert (record.leader, record.replicas, record.isr, record.strangers) == (
         NO_LEADER,
         (1, 2),
         (),
         (1,),
     )
     record = partition(after(waiting, ForceRetire(1, {PLACE: seen("2 3")})))
-    assert (record.leader, record.replicas, record.isr, record.foreign) == (
+    assert (record.leader, record.replicas, record.isr, record.strangers) == (
         2,
         (2, 3),
         (2, 3),

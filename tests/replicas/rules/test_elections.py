@@ -284,7 +284,7 @@ def test_after_a_power_loss_all_members_are_awaited() -> None:
     assert refused(state, election(state, OFFLINE, seen("c2 c3"))) is Refusal.WAIT_FOR_REPLICAS
     assert refused(state, election(state, OFFLINE, seen("a1 c2 c3"))) is Refusal.WAIT_FOR_REPLICAS
     assert led(after(state, election(state, OFFLINE, seen("s1 c2 c3"))))[0] == 2, (
-        "a foreign is present, and never leads"
+        "a stranger is there, and never leads"
     )
 
 

@@ -144,7 +144,7 @@ def _changed_in_the_old_epoch(
     replicas=None,
     leader=None,
     recovering=False,
-    foreign=(),
+    strangers=(),
 ):
     new = original(
         state,
@@ -154,7 +154,7 @@ def _changed_in_the_old_epoch(
         replicas=replicas,
         leader=leader,
         recovering=recovering,
-        foreign=foreign,
+        strangers=strangers,
     )
     return replace(new, leader_epoch=old.leader_epoch)
 
