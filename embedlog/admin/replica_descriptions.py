@@ -72,8 +72,8 @@ class _SetObservation:
         own, registered = self._members(node)
         if own is None or registered is None or own.cluster_id != self.state.cluster_id:
             return own is not None
-        crashed = own.registered_id == registered.incarnation and not own.alone
-        return own.registration_id != registered.incarnation and not crashed
+        crashed = own.registered_id == registered.registration_id and not own.alone
+        return own.registration_id != registered.registration_id and not crashed
 
     def is_unregistered(self, node: int) -> bool:
         """Whether the directory was not closed in order, and has not been registered since."""
@@ -81,7 +81,7 @@ class _SetObservation:
         return (
             own is not None
             and registered is not None
-            and own.registration_id != registered.incarnation
+            and own.registration_id != registered.registration_id
         )
 
     def seen_of(self, node: int) -> Seen:
@@ -89,7 +89,7 @@ class _SetObservation:
         own, _ = self._members(node)
         return Seen(
             Condition.COMPLETE,
-            own.registration_id if own is not None else self.state.nodes[node].incarnation,
+            own.registration_id if own is not None else self.state.nodes[node].registration_id,
         )
 
     def _members(self, node: int) -> tuple[Membership | None, RegisterBroker | None]:
@@ -233,7 +233,7 @@ class ReplicaDescriber:
                     since_ms,
                     registered.rack,
                     registered.voter,
-                    str(registered.incarnation),
+                    str(registered.registration_id),
                     holds[node],
                     leads[node],
                     same_device,

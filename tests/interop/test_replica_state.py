@@ -30,7 +30,7 @@ RECORDS: list[Record] = [
     NODE,
     RegisterBroker(2, ID, 12, ID, "/disk2/log", replicas=False),
     Topic("orders", ID),
-    Partition(ID, 0, (1, 2, 3), (1,), 1, 4, 9, (ID, ID, ID), elr=(3,), leader_incarnation=ID),
+    Partition(ID, 0, (1, 2, 3), (1,), 1, 4, 9, (ID, ID, ID), elr=(3,), leader_registration_id=ID),
     Config(TOPIC, "orders", "min.insync.replicas", "2"),
     RemoveTopic(ID),
     UnregisterBroker(1, 12),

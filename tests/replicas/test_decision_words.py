@@ -37,8 +37,8 @@ from tests.support.replica_sets import (
     decided,
     having,
     identity,
-    incarnation,
     partition,
+    registration_id,
     seen,
     with_topic,
 )
@@ -79,7 +79,7 @@ def test_each_kind_of_decision_has_words() -> None:
     ].endswith("2 -> its default")
     assert said(state, SetVoter(4, False)) == ("node 4: voter True -> False",)
     crashed = Register(
-        identity(2, incarnation=incarnation(2, 1)),
+        identity(2, registration_id=registration_id(2, 1)),
         Condition.CRASHED,
         99,
         seen={PLACE: seen("1 c2 3")},

@@ -25,8 +25,8 @@ from tests.support.replica_sets import (
     PLACE,
     after,
     decided,
-    incarnation,
     partition,
+    registration_id,
     seen,
     with_topic,
 )
@@ -279,7 +279,11 @@ def elect(observed: str, state: State, kind: Election = Election.OFFLINE) -> Ele
 def shrink(state: Any, isr: tuple[int, ...]) -> AlterIsr:
     old = partition(state)
     return AlterIsr(
-        PLACE, old.leader_epoch, old.partition_epoch, isr, {node: incarnation(node) for node in isr}
+        PLACE,
+        old.leader_epoch,
+        old.partition_epoch,
+        isr,
+        {node: registration_id(node) for node in isr},
     )
 
 

@@ -27,7 +27,7 @@ from embedlog.replicas.rules.events import Event, Place, Refusal
 from embedlog.replicas.rules.records import Partition as PartitionRecord
 from embedlog.replicas.rules.state import State, apply_all
 from tests.support.replica_logs import SMALL
-from tests.support.replica_sets import PLACE, incarnation, with_topic
+from tests.support.replica_sets import PLACE, registration_id, with_topic
 
 
 class Decisions:
@@ -166,7 +166,7 @@ class Process:
             if "t" not in log.topics():
                 log.create_topic("t", config=SMALL)
             self.disks[node] = Disk(root / f"d{node}", log)
-            found.append(OpenDirectory(node, slot, incarnation(node), self.disks[node]))
+            found.append(OpenDirectory(node, slot, registration_id(node), self.disks[node]))
         self.directories = OpenDirectories(found)
         self.replicas = PartitionReplicas(self.directories, decisions, PLACE, "t")
         config = self.disks[nodes[0]].log._engine.topic_config("t")

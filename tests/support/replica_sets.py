@@ -29,15 +29,15 @@ TOPIC_ID = UUID(int=1)
 PLACE: Place = (TOPIC_ID, 0)
 
 
-def incarnation(node: int, number: int = 0) -> UUID:
-    """The incarnation of a node after `number` crashes."""
+def registration_id(node: int, number: int = 0) -> UUID:
+    """The registration id of a node after `number` crashes."""
     return UUID(int=1000 * node + number)
 
 
 def identity(node: int, **facts: Any) -> Identity:
     known: dict[str, Any] = {
         "directory": UUID(int=10**6 + node),
-        "incarnation": incarnation(node),
+        "registration_id": registration_id(node),
         "path": f"/disk{node}/log",
     }
     return Identity(node, CLUSTER, **{**known, **facts})
@@ -95,7 +95,7 @@ def seen(text: str, ends: Mapping[int, tuple[int, int]] | None = None) -> Observ
         node = int(word.lstrip("csa"))
         found[node] = Seen(
             kinds.get(word[0], Condition.COMPLETE),
-            incarnation(node),
+            registration_id(node),
             *(ends or {}).get(node, (0, 10)),
         )
     return found

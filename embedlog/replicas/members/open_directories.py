@@ -167,7 +167,7 @@ class OpenDirectory:
 
     node: int
     slot: int
-    incarnation: UUID
+    registration_id: UUID
     directory: ReplicaDirectory | None
     problem: str | None = None
     retry_ns: int = 0

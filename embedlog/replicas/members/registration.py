@@ -182,7 +182,7 @@ def strangeness(entered: EnteredDirectory, state: State) -> str:
         return ""
     if own.replaces:
         return _reason_to_give_way(entered, registered)
-    is_registered = registered.incarnation == own.registration_id
+    is_registered = registered.registration_id == own.registration_id
     if is_registered and own.openings and registered.opening == own.openings[-1]:
         return ""  # it was registered since it was entered
     if own.alone:
@@ -194,7 +194,7 @@ def strangeness(entered: EnteredDirectory, state: State) -> str:
             own.broker_epoch < registered.broker_epoch and not entered.fresh
         )
     else:
-        continues = registered.incarnation in (entered.previous_id, own.registered_id)
+        continues = registered.registration_id in (entered.previous_id, own.registered_id)
     if not continues:
         return "it was put back to an earlier copy, or is of another copy of the set"
     if not is_registered and entered.is_copy(registered.opening):
@@ -213,7 +213,7 @@ def _reason_to_give_way(prepared: EnteredDirectory, registered: RegisterBroker) 
         return ""
     try:
         own = members.read(path)
-        is_registered = own is not None and own.registration_id == registered.incarnation
+        is_registered = own is not None and own.registration_id == registered.registration_id
         is_in_use = is_registered and set_up.is_used(path)
     except EmbedlogError:  # it is lost
         return ""
@@ -235,7 +235,7 @@ def condition_of(entered: EnteredDirectory, state: State) -> Condition:
     begins = own.replaces and registered.opening not in own.openings
     if not is_registered and (begins or entered.restored or strangeness(entered, state)):
         return Condition.STRANGER
-    if own.registration_id == registered.incarnation:
+    if own.registration_id == registered.registration_id:
         return Condition.COMPLETE
     return Condition.CRASHED
 
@@ -338,9 +338,9 @@ def record(
             cluster_generation=state.generation,
             highest_node=-1 if state.highest_node in state.nodes else state.highest_node,
         )
-        if registered.incarnation == own.registration_id:
+        if registered.registration_id == own.registration_id:
             new = new._replace(
-                registered_id=registered.incarnation,
+                registered_id=registered.registration_id,
                 broker_epoch=registered.broker_epoch,
                 alone=False,
                 replaces=False,
@@ -400,7 +400,7 @@ def _step_of(
             node=membership.node,
             cluster_id=membership.cluster_id,
             directory=directory_id,
-            incarnation=membership.registration_id,
+            registration_id=membership.registration_id,
             path=str(directory.path),
             rack=member.rack,
             generation=generation,

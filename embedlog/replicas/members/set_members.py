@@ -286,7 +286,7 @@ class SetMembers:
                 away = OpenDirectory(
                     node,
                     registered.slot,
-                    registered.incarnation,
+                    registered.registration_id,
                     directory=None,
                     problem=self._away.get(registered.path, "not opened"),
                     since_ms=now_ms,
@@ -310,7 +310,7 @@ class SetMembers:
                 continue
             log_directory = opened.directory.log_directory
             log_directory.context.node_slot = registered.slot
-            if registered.incarnation == opened.entered.membership.registration_id:
+            if registered.registration_id == opened.entered.membership.registration_id:
                 log_directory.directory.broker_epoch = registered.broker_epoch
         self.changed(self.log_directories())
 
@@ -430,7 +430,7 @@ class SetMembers:
                 continue
             if (
                 registered is not None
-                and registered.incarnation == own.registration_id
+                and registered.registration_id == own.registration_id
                 and node not in self._uncertain
                 and directory.is_registration_known
             ):
@@ -779,7 +779,7 @@ class SetMembers:
                     continue  # it is used again after its pause
                 registered = state.nodes.get(member.node)
                 is_replaced = (
-                    registered is not None and registered.incarnation != member.incarnation
+                    registered is not None and registered.registration_id != member.registration_id
                 )
                 if member.problem is None:
                     is_due = is_replaced and member.node not in self._unregistered
@@ -886,7 +886,7 @@ class SetMembers:
             members_path = path / file_names.REPLICAS
             if not self.workers.run_at(path, partial(files.exists, members_path)):
                 path = None  # another process has given its place to a directory elsewhere
-        path = self._places.find(member, self.open_members(), path, registered.incarnation)
+        path = self._places.find(member, self.open_members(), path, registered.registration_id)
         own = self.workers.run_at(path, partial(members.read, path))
         if own is not None and registration.is_judged(state):
             reason = registration.strangeness(registration.entry_in_file(path, own), state)

@@ -239,7 +239,7 @@ def _describe_registration(before: State, record: RegisterBroker) -> str | None:
         kind = "" if record.replicas else " as a witness"
         return f"node {record.node} registered{kind}: {record.path}"
     parts = []
-    if old.incarnation != record.incarnation:
+    if old.registration_id != record.registration_id:
         parts.append("a new registration id")
     if old.path != record.path:
         parts.append(f"path {old.path} -> {record.path}")

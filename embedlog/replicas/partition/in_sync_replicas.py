@@ -482,7 +482,7 @@ class InSyncReplicas:
                 leader.epoch,
                 decided.partition_epoch,
                 (*decided.isr, node),
-                {node: member.incarnation},
+                {node: member.registration_id},
             )
             is_added = self._decide_and_install(
                 lambda state, offset: event, leader, deadline_ns, f"node {node} caught up"

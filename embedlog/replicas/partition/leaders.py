@@ -155,11 +155,11 @@ class Leaders:
             self.install_leader(self._decisions.hint(), deadline_ns)
 
     def _is_present(self, decided: Decided) -> bool:
-        """Whether the decided leader's directory is usable in the incarnation of its election."""
+        """Whether the decided leader's directory is usable, and registered as at its election."""
         if decided.leader == NO_LEADER:
             return False
         member = self._members.usable_directory(decided.leader)
-        return member is not None and member.incarnation == decided.leader_incarnation
+        return member is not None and member.registration_id == decided.leader_registration_id
 
     def install_leader(self, state: State, deadline_ns: int, *, show: bool = True) -> Leader | None:
         """The leader in this state, with the decision installed; None if there is none, or if its
@@ -179,7 +179,10 @@ class Leaders:
                 if show and now.high_watermark < replica.epoch_start:
                     self._commit_epoch_start(leader, replica.epoch_start, deadline_ns)
                 return leader
-            if now.epoch > decided.leader_epoch or member.incarnation != decided.leader_incarnation:
+            if (
+                now.epoch > decided.leader_epoch
+                or member.registration_id != decided.leader_registration_id
+            ):
                 return None
             staged = self._staged
             self._staged = None
@@ -202,7 +205,7 @@ class Leaders:
             return self._install_unsettled(problem, deadline_ns)
         decided = self._members.find_decision(state)
         member = self._members.usable_directory(decided.leader)
-        if member is None or member.incarnation != decided.leader_incarnation:
+        if member is None or member.registration_id != decided.leader_registration_id:
             return None
         partition = self._members.load_replica(member)
         lead = partial(partition.replica.lead, decision_of(decided, state), deadline_ns)
@@ -240,7 +243,7 @@ class Leaders:
         """
         decided = self._members.find_decision(self._decisions.hint())
         member = self._members.usable_directory(decided.leader)
-        if member is None or member.incarnation != decided.leader_incarnation:
+        if member is None or member.registration_id != decided.leader_registration_id:
             return None
         partition = self._members.open_replica(member)
         all_slots = sum(1 << slot for slot in self._directories.slots().values())
@@ -276,7 +279,7 @@ class Leaders:
                 if member is None:
                     continue
                 leads = node == decided.leader
-                if leads and member.incarnation != decided.leader_incarnation:
+                if leads and member.registration_id != decided.leader_registration_id:
                     continue
                 replica = self._members.load_replica(member).replica
                 stage = partial(replica.stage_epoch, decided.leader_epoch, leads=leads)
@@ -453,4 +456,4 @@ class Leaders:
         # a page without a role was made from files (REPLICA-11, REPLICA-13)
         is_complete = replica.role != replication.ROLE_NONE or partition.replica.is_kept()
         condition = Condition.COMPLETE if is_complete else Condition.CRASHED
-        return Seen(condition, member.incarnation, epoch, now.log_end)
+        return Seen(condition, member.registration_id, epoch, now.log_end)

@@ -2,7 +2,7 @@
 
 - A directory of another cluster, generation or directory id, and a second copy of a live one, are
   refused.
-- A directory that was not closed in order has a new incarnation. It leaves every ISR and ELR in
+- A directory that was not closed in order has a new registration id. It leaves every ISR and ELR in
   which another member is complete, and no other one, because an election may need its log.
 - The number of a node is never used again.
 - Voters change one at a time, after the previous change is settled; one voter is always left.
@@ -60,7 +60,7 @@ from embedlog.replicas.rules.topics import held_records
 
 
 def register(state: State, event: Register) -> Decision:
-    """The present incarnation and broker epoch of a registered directory. Nothing if another
+    """The present registration id and broker epoch of a registered directory. Nothing if another
     process has it open already.
     """
     identity = event.identity
@@ -70,12 +70,12 @@ def register(state: State, event: Register) -> Decision:
     old = state.nodes.get(identity.node)
     if old is None:
         return Refusal.BROKER_ID_NOT_REGISTERED
-    is_same_incarnation = old.incarnation == identity.incarnation
-    if event.alive and not is_same_incarnation:
+    is_same_registration = old.registration_id == identity.registration_id
+    if event.alive and not is_same_registration:
         return Refusal.DUPLICATE_BROKER_REGISTRATION
     if (
         old.directory != identity.directory
-        or (event.condition is Condition.COMPLETE and not is_same_incarnation)
+        or (event.condition is Condition.COMPLETE and not is_same_registration)
         or event.condition is Condition.AWAY
     ):
         return Refusal.INVALID_REGISTRATION
@@ -83,10 +83,10 @@ def register(state: State, event: Register) -> Decision:
         is_same_opening = not event.fresh
     else:
         is_same_opening = old.opening == identity.opening
-    epoch = old.broker_epoch if is_same_incarnation and is_same_opening else event.offset
+    epoch = old.broker_epoch if is_same_registration and is_same_opening else event.offset
     new = replace(
         old,
-        incarnation=identity.incarnation,
+        registration_id=identity.registration_id,
         broker_epoch=epoch,
         path=identity.path,
         rack=identity.rack,
@@ -114,12 +114,12 @@ def _without_member(state: State, old: Partition, event: Register) -> Partition 
     if not is_member and (not is_stranger or node not in old.replicas or node in old.strangers):
         return None
     own = seen.get(node)
-    incarnations = (state.nodes[node].incarnation, event.identity.incarnation)
+    registration_ids = (state.nodes[node].registration_id, event.identity.registration_id)
     if (
         not is_stranger
         and own is not None
         and own.condition is Condition.COMPLETE
-        and own.incarnation in incarnations
+        and own.registration_id in registration_ids
     ):
         return None  # also after a kill, which loses nothing (REPLICA-13)
     isr = [member for member in old.isr if member != node]
@@ -170,7 +170,7 @@ def add(state: State, event: Add) -> Decision:
     slot = min(set(range(SLOTS)) - used_slots)
     new = RegisterBroker(
         node=identity.node,
-        incarnation=identity.incarnation,
+        registration_id=identity.registration_id,
         broker_epoch=event.offset,
         directory=identity.directory,
         path=identity.path,

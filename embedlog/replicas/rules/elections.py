@@ -14,7 +14,7 @@
   Its leader is the whole ISR, and there is no ELR.
 - An ELR exists only while the ISR is smaller than the topic requires: as long as nothing is
   committed, its members have every committed record.
-- A new member of the ISR has the registered incarnation and does not leave the set.
+- A new member of the ISR has the registered id and does not leave the set.
 - A stranger leads only if all replicas of the partition were found to be strangers. Then nothing is
   left to compare with, and after all of them are present, the best log leads.
 - No replica has a later epoch than the leader. One that was written without the set can have it;
@@ -94,11 +94,14 @@ def change_partition(
         new = replace(new, elr=tuple(node for node in assigned if node in eligible_nodes))
     if leader is None:
         return new
-    incarnation = None
+    registration_id = None
     if leader != NO_LEADER:
-        incarnation = state.nodes[leader].incarnation
+        registration_id = state.nodes[leader].registration_id
     return replace(
-        new, leader=leader, leader_epoch=old.leader_epoch + 1, leader_incarnation=incarnation
+        new,
+        leader=leader,
+        leader_epoch=old.leader_epoch + 1,
+        leader_registration_id=registration_id,
     )
 
 
@@ -160,7 +163,7 @@ def alter_isr(state: State, event: AlterIsr) -> Decision:
     if len(isr) != len(event.isr) or not isr.issubset(old.replicas) or old.leader not in isr:
         return Refusal.INVALID_REQUEST
     for node in isr.difference(old.isr):
-        if not _is_eligible(state, node, event.incarnations.get(node)):
+        if not _is_eligible(state, node, event.registration_ids.get(node)):
             return Refusal.INELIGIBLE_REPLICA
     eligible = {*old.elr, *old.isr} - event.lost
     new = change_partition(state, old, isr=isr, eligible=eligible)
@@ -169,11 +172,13 @@ def alter_isr(state: State, event: AlterIsr) -> Decision:
     return (new,)
 
 
-def _is_eligible(state: State, node: int, incarnation: UUID | None) -> bool:
-    """Whether a replica with this incarnation may join the ISR."""
+def _is_eligible(state: State, node: int, registration_id: UUID | None) -> bool:
+    """Whether a replica with this registration id may join the ISR."""
     registered = state.nodes.get(node)
     return (
-        registered is not None and not registered.leaving and registered.incarnation == incarnation
+        registered is not None
+        and not registered.leaving
+        and registered.registration_id == registration_id
     )
 
 

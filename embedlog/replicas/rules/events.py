@@ -2,8 +2,8 @@
 
 - An event has all that a decision needs beside the state: observations of directories, drawn ids,
   offsets.
-- A node that is absent from the observations is away. So is one that was observed in another
-  incarnation than the registered one: it crashed since then, or has not yet registered.
+- A node that is absent from the observations is away. So is one that was observed with another
+  registration id than the registered one: it crashed since then, or has not yet registered.
 - `change` is the partition epoch from which the event was derived.
 """
 
@@ -28,7 +28,7 @@ class Refusal(Enum):
     INVALID_UPDATE_VERSION = "Another decision about the partition was made since the event."
     INVALID_REQUEST = "The request contradicts itself, or the state of the partition."
     INELIGIBLE_REPLICA = (
-        "A new member of the ISR is away, leaves the set, or has another incarnation."
+        "A new member of the ISR is away, leaves the set, or has another registration id."
     )
     ELECTION_NOT_NEEDED = "The wanted leader leads already."
     PREFERRED_LEADER_NOT_AVAILABLE = (
@@ -63,10 +63,10 @@ class Refusal(Enum):
     INCONSISTENT_CLUSTER_ID = "The directory belongs to another cluster."
     STALE_CLUSTER_GENERATION = "The directory belongs to another generation of the set."
     INVALID_REGISTRATION = (
-        "Number, directory id, path or incarnation differ from the registered ones."
+        "Number, directory id, path or registration id differ from the registered ones."
     )
     DUPLICATE_BROKER_REGISTRATION = (
-        "The node is alive with another incarnation, or its number was used before."
+        "The node is alive with another registration id, or its number was used before."
     )
     BROKER_ID_NOT_REGISTERED = "No directory is registered with this number."
     TOO_MANY_DIRECTORIES = "The set has as many directories as it can have."
@@ -76,7 +76,7 @@ class Refusal(Enum):
 
 class Condition(Enum):
     """The condition in which a replica was found. Complete: its directory has its registered
-    incarnation, its page was not lost.
+    id, its page was not lost.
     """
 
     AWAY = "away"
@@ -87,12 +87,12 @@ class Condition(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Observation of a replica: its state, the incarnation of its directory, and the end of its
+    """Observation of a replica: its state, the registration id of its directory, and the end of its
     log.
     """
 
     condition: Condition
-    incarnation: UUID
+    registration_id: UUID
     last_epoch: int = -1
     log_end: int = 0
 
@@ -113,8 +113,8 @@ class Election(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AlterIsr:
-    """The leader has a new ISR. `incarnations`: of the new members. `lost`: leaving members that
-    are not complete.
+    """The leader has a new ISR. `registration_ids`: of the new members. `lost`: leaving members
+    that are not complete.
 
     `renewed`: decide also if the ISR stays as it is. A member that was never decided is removed so
     (REPLICA-6).
@@ -124,7 +124,7 @@ class AlterIsr:
     leader_epoch: int
     change: int
     isr: tuple[int, ...]
-    incarnations: Mapping[int, UUID] = field(default_factory=dict)
+    registration_ids: Mapping[int, UUID] = field(default_factory=dict)
     lost: frozenset[int] = frozenset()
     renewed: bool = False
 
@@ -254,7 +254,7 @@ class Identity:
     node: int
     cluster_id: str
     directory: UUID
-    incarnation: UUID
+    registration_id: UUID
     path: str
     rack: str | None = None
     generation: int = 0
@@ -269,7 +269,7 @@ class Identity:
 class Register:
     """A registered directory was opened. `condition`: complete after an orderly close.
 
-    `alive`: its registered incarnation answers, too. `fresh`: no process had it open, so it gets a
+    `alive`: it answers with its registered id, too. `fresh`: no process had it open, so it gets a
     new broker epoch. So does one whose present opening is not registered.
 
     `offset` is that of the first record of this decision. `seen` has all replicas of each partition

@@ -46,7 +46,7 @@ _OPENING = 10004
 _RECOVERING = 0
 _ELR = 1
 _LAST_KNOWN = 2
-_LEADER_INCARNATION = 10000
+_LEADER_REGISTRATION_ID = 10000
 # tagged field of a Config record: its topic was created with this value
 ORIGINAL: Final = (10000, b"")
 _CORDONED_VERSION = 4
@@ -54,7 +54,7 @@ _CORDONED_VERSION = 4
 
 @dataclass(frozen=True, slots=True)
 class RegisterBroker:
-    """A directory of the set. `incarnation` changes when it was not closed in order.
+    """A directory of the set. `registration_id` changes when it was not closed in order.
 
     `broker_epoch` is the offset of that registration. `opening` is the id that the first process in
     the directory drew when it opened it; None in a log of an earlier version.
@@ -67,7 +67,7 @@ class RegisterBroker:
     TYPE: ClassVar[int] = 0
 
     node: int
-    incarnation: UUID
+    registration_id: UUID
     broker_epoch: int
     directory: UUID
     path: str
@@ -108,8 +108,8 @@ class Partition:
     """One partition after a decision. `replicas` begins with the preferred leader; `directories`
     are in its order.
 
-    `elr`: eligible leaders outside the ISR. `leader_incarnation`: incarnation of the leader's
-    directory at its election. `strangers`: replicas in strangers, until they join the ISR
+    `elr`: eligible leaders outside the ISR. `leader_registration_id`: registration id of the
+    leader's directory at its election. `strangers`: replicas in strangers, until they join the ISR
     (in the field of Kafka's last known ELR).
     """
 
@@ -127,7 +127,7 @@ class Partition:
     removing: tuple[int, ...] = ()
     adding: tuple[int, ...] = ()
     recovering: bool = False
-    leader_incarnation: UUID | None = None
+    leader_registration_id: UUID | None = None
     strangers: tuple[int, ...] = ()
     others: Tags = ()
 
@@ -222,7 +222,10 @@ Encoded: TypeAlias = tuple[int, bytes, list[tuple[int, bytes]]]  # version, body
 
 def _encode_register(record: RegisterBroker) -> Encoded:
     body = (
-        NUMBER.pack(record.node) + b"\0" + record.incarnation.bytes + LONG.pack(record.broker_epoch)
+        NUMBER.pack(record.node)
+        + b"\0"
+        + record.registration_id.bytes
+        + LONG.pack(record.broker_epoch)
     )
     # no endpoints, no features, not fenced
     body += b"\1\1" + _encode_nullable(record.rack) + b"\0" + bytes((record.leaving,))
@@ -256,8 +259,8 @@ def _encode_partition(record: Partition) -> Encoded:
         tags.append((_ELR, _encode_numbers(record.elr)))
     if record.strangers:
         tags.append((_LAST_KNOWN, _encode_numbers(record.strangers)))
-    if record.leader_incarnation is not None:
-        tags.append((_LEADER_INCARNATION, record.leader_incarnation.bytes))
+    if record.leader_registration_id is not None:
+        tags.append((_LEADER_REGISTRATION_ID, record.leader_registration_id.bytes))
     return 2, body, tags
 
 
@@ -390,7 +393,7 @@ class _Fields:
 def _decode_register(reader: Flexible) -> RegisterBroker:
     node = _read_node(reader)
     _check_unused(reader, 1, "a migration")
-    incarnation = _read_uuid(reader)
+    registration_id = _read_uuid(reader)
     broker_epoch = reader.take(LONG)[0]
     _check_unused(reader, 2, "end points or features", b"\1\1")
     rack = reader.nullable()
@@ -413,7 +416,7 @@ def _decode_register(reader: Flexible) -> RegisterBroker:
         raise ValueError("voter, generation or path is missing")
     return RegisterBroker(
         node=node,
-        incarnation=incarnation,
+        registration_id=registration_id,
         broker_epoch=broker_epoch,
         directory=directories[0],
         path=path,
@@ -453,7 +456,7 @@ def _decode_partition(reader: Flexible) -> Partition:
         removing=removing,
         adding=adding,
         recovering=fields.take(_RECOVERING, _read_flag) or False,
-        leader_incarnation=fields.take(_LEADER_INCARNATION, _read_uuid),
+        leader_registration_id=fields.take(_LEADER_REGISTRATION_ID, _read_uuid),
         strangers=fields.take(_LAST_KNOWN, Flexible.numbers) or (),
         others=fields.others(),
     )

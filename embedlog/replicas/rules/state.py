@@ -293,18 +293,25 @@ def replica_state(
 
 
 def serves(state: State, partition: Partition, seen: Observed) -> bool:
-    """Whether the leader is complete, and its directory has the incarnation in which it was
+    """Whether the leader is complete, and its directory has the registration id with which it was
     elected.
     """
     is_complete = condition_of(state, seen, partition.leader) is Condition.COMPLETE
-    return is_complete and state.nodes[partition.leader].incarnation == partition.leader_incarnation
+    return (
+        is_complete
+        and state.nodes[partition.leader].registration_id == partition.leader_registration_id
+    )
 
 
 def condition_of(state: State, seen: Observed, node: int) -> Condition:
-    """The observed state of a node's replica, away if it was observed in another incarnation."""
+    """The observed state of a node's replica, away if observed with another registration id."""
     registered = state.nodes.get(node)
     replica = seen.get(node)
-    if registered is None or replica is None or replica.incarnation != registered.incarnation:
+    if (
+        registered is None
+        or replica is None
+        or replica.registration_id != registered.registration_id
+    ):
         return Condition.AWAY
     return replica.condition
 

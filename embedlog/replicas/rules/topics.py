@@ -110,7 +110,7 @@ def held_records(directory: RegisterBroker, held: Iterable[HeldTopic]) -> Iterat
                 leader_epoch=epoch,
                 partition_epoch=0,
                 directories=(directory.directory,),
-                leader_incarnation=directory.incarnation,
+                leader_registration_id=directory.registration_id,
             )
 
 
@@ -229,7 +229,7 @@ def _new_partitions(
                 leader_epoch=0,
                 partition_epoch=0,
                 directories=directories,
-                leader_incarnation=state.nodes[leader].incarnation,
+                leader_registration_id=state.nodes[leader].registration_id,
             )
         )
     return tuple(partitions)

@@ -1,4 +1,4 @@
-"""Decisions about the directories of a set: incarnations, strangers, voters, growth,
+"""Decisions about the directories of a set: registration ids, strangers, voters, growth,
 retirement.
 """
 
@@ -49,9 +49,9 @@ from tests.support.replica_sets import (
     decided,
     having,
     identity,
-    incarnation,
     partition,
     refused,
+    registration_id,
     seen,
     with_topic,
 )
@@ -62,9 +62,9 @@ CLEAN = Register(identity(1), Condition.COMPLETE, offset=99)
 def crashed(
     node: int = 1, observed: Observed | None = None, found: Condition = Condition.CRASHED
 ) -> Register:
-    """A directory that was not closed in order, with a new incarnation."""
+    """A directory that was not closed in order, with a new registration id."""
     return Register(
-        identity(node, incarnation=incarnation(node, 1)),
+        identity(node, registration_id=registration_id(node, 1)),
         found,
         offset=99,
         seen={PLACE: observed or {}},
@@ -110,11 +110,14 @@ def with_strangers(state: State, *nodes: int) -> State:
 
 
 def present(*nodes: int, kind: str = "") -> Observed:
-    """Observations in the incarnations of `crashed`; the log of each node is as long as its
+    """Observations with the registration ids of `crashed`; the log of each node is as long as its
     number.
     """
     found = seen(" ".join(f"{kind}{node}" for node in nodes), {node: (0, node) for node in nodes})
-    return {node: replace(each, incarnation=incarnation(node, 1)) for node, each in found.items()}
+    return {
+        node: replace(each, registration_id=registration_id(node, 1))
+        for node, each in found.items()
+    }
 
 
 @pytest.mark.parametrize("kind", ["", "s", "c"])
@@ -169,14 +172,14 @@ def test_a_stranger_is_noted_until_it_joins() -> None:
                 state,
                 replace(
                     crashed(3, {}, Condition.STRANGER),
-                    identity=identity(3, incarnation=incarnation(3, 2)),
+                    identity=identity(3, registration_id=registration_id(3, 2)),
                 ),
             )
         )
         == []
     )
     joined = AlterIsr(
-        PLACE, record.leader_epoch, record.partition_epoch, (1, 2, 3), {3: incarnation(3, 1)}
+        PLACE, record.leader_epoch, record.partition_epoch, (1, 2, 3), {3: registration_id(3, 1)}
     )
     assert partition(after(state, joined)).strangers == ()
 
@@ -224,7 +227,7 @@ def test_a_directory_takes_the_path_of_another_one() -> None:
 def test_a_crash_is_a_new_life_at_a_new_offset() -> None:
     state = a_set()
     assert decided(state, crashed()) == (
-        replace(state.nodes[1], incarnation=incarnation(1, 1), broker_epoch=99),
+        replace(state.nodes[1], registration_id=registration_id(1, 1), broker_epoch=99),
     )
 
 
@@ -235,7 +238,7 @@ def test_a_crash_is_a_new_life_at_a_new_offset() -> None:
         ({"generation": 1}, Refusal.STALE_CLUSTER_GENERATION),
         ({"directory": UUID(int=5)}, Refusal.INVALID_REGISTRATION),
         ({"node": 9}, Refusal.BROKER_ID_NOT_REGISTERED),
-        ({"incarnation": incarnation(1, 4)}, Refusal.INVALID_REGISTRATION),
+        ({"registration_id": registration_id(1, 4)}, Refusal.INVALID_REGISTRATION),
     ],
 )
 def test_a_directory_that_differs_is_refused(changes: dict[str, object], refusal: Refusal) -> None:
@@ -259,7 +262,7 @@ def test_an_older_generation_of_the_set_is_refused() -> None:
     assert refused(state, CLEAN) is Refusal.STALE_CLUSTER_GENERATION
 
 
-# ---- a new incarnation leaves ISR and ELR -----------------------------------------------------------------------------------
+# ---- a new registration id leaves ISR and ELR ----------------------------------------------------
 
 
 @pytest.mark.parametrize("found", [Condition.CRASHED, Condition.STRANGER])
@@ -269,7 +272,7 @@ def test_a_follower_that_lost_its_page_leaves_the_isr(found: Condition) -> None:
     record = partition(state)
     assert (record.leader, record.isr, record.elr) == (1, (1, 2), ())
     assert (record.leader_epoch, record.partition_epoch) == (0, 1)
-    assert state.nodes[3].incarnation == incarnation(3, 1)
+    assert state.nodes[3].registration_id == registration_id(3, 1)
 
 
 def test_a_leader_that_lost_its_page_is_replaced_in_the_same_decision() -> None:
@@ -283,7 +286,7 @@ def test_a_leader_that_lost_its_page_is_replaced_in_the_same_decision() -> None:
         1,
         1,
     )
-    assert record.leader_incarnation == incarnation(3)
+    assert record.leader_registration_id == registration_id(3)
 
 
 def test_a_member_stays_while_no_other_one_is_complete() -> None:
@@ -295,7 +298,7 @@ def test_a_member_stays_while_no_other_one_is_complete() -> None:
     again = after(state, crashed(1, seen("c2 c3")))
     records = decided(again, crashed(1, seen("2")))
     assert [each.isr for each in changes_of(records)] == [(2,)], (
-        "a later registration of the same incarnation completes it"
+        "a later registration with the same id completes it"
     )
 
 
@@ -313,7 +316,7 @@ def test_an_eligible_leader_that_lost_its_page_is_one_no_longer() -> None:
 
 
 def test_a_registration_ends_a_partition_without_leader() -> None:
-    state = having(with_topic(), leader=NO_LEADER, leader_incarnation=None)
+    state = having(with_topic(), leader=NO_LEADER, leader_registration_id=None)
     (record,) = changes_of(decided(state, crashed(1, seen("2"))))
     assert (record.leader, record.isr) == (2, (2,))
 
@@ -337,7 +340,7 @@ def test_a_directory_is_added_as_it_describes_itself() -> None:
     (found,) = decided(a_set(), Add(identity(7, rack="a"), 55, voter=False, replicas=False))
     wanted = RegisterBroker(
         7,
-        incarnation(7),
+        registration_id(7),
         55,
         identity(7).directory,
         "/disk7/log",
@@ -463,7 +466,7 @@ def test_a_reassignment_continues_if_a_part_of_its_target_is_left() -> None:
         (3,),
         1000,
     )
-    joined = AlterIsr(PLACE, 0, partition(state).partition_epoch, (2, 3), {2: incarnation(2)})
+    joined = AlterIsr(PLACE, 0, partition(state).partition_epoch, (2, 3), {2: registration_id(2)})
     state = after(state, joined)
     state = after(state, FinishReassignment(PLACE, partition(state).partition_epoch, seen("2 3")))
     assert (partition(state).replicas, partition(state).leader) == ((2,), 2)

@@ -26,9 +26,9 @@ from tests.support.replica_sets import (
     after,
     decided,
     having,
-    incarnation,
     partition,
     refused,
+    registration_id,
     seen,
     with_topic,
 )
@@ -40,9 +40,9 @@ UNKNOWN = (PLACE[0], 7)
 
 
 def alter(state: State, *isr: int, lost: tuple[int, ...] = (), **facts: int) -> AlterIsr:
-    """A proposal of the leader, whose new members have their registered incarnations."""
+    """A proposal of the leader, whose new members have their registered ids."""
     found = partition(state)
-    new = {node: incarnation(node) for node in isr if node not in found.isr}
+    new = {node: registration_id(node) for node in isr if node not in found.isr}
     epoch = facts.get("epoch", found.leader_epoch)
     change = facts.get("change", found.partition_epoch)
     return AlterIsr(PLACE, epoch, change, isr, new, frozenset(lost))
@@ -132,9 +132,9 @@ def test_a_newcomer_that_is_away_or_leaves_or_has_another_life_is_refused() -> N
     state = after(state, alter(state, 1, 2))
     growth = alter(state, 1, 2, 3)
     assert decided(state, growth)
-    assert refused(state, replace(growth, incarnations={})) is Refusal.INELIGIBLE_REPLICA
+    assert refused(state, replace(growth, registration_ids={})) is Refusal.INELIGIBLE_REPLICA
     assert (
-        refused(state, replace(growth, incarnations={3: incarnation(3, 1)}))
+        refused(state, replace(growth, registration_ids={3: registration_id(3, 1)}))
         is Refusal.INELIGIBLE_REPLICA
     )
     leaving = replace(state, nodes={**state.nodes, 3: replace(state.nodes[3], leaving=True)})
@@ -181,7 +181,7 @@ def test_the_isr_is_what_the_elector_sees_of_it() -> None:
     state = with_topic()
     state = after(state, election(state, OFFLINE, seen("2 3")))
     assert (led(state), epochs(state)) == ((2, (2, 3), ()), (1, 1))
-    assert partition(state).leader_incarnation == incarnation(2)
+    assert partition(state).leader_registration_id == registration_id(2)
 
 
 def test_n_failures_are_survived_by_n_plus_one_members() -> None:
@@ -239,7 +239,7 @@ def test_members_that_are_away_stay_eligible_and_lost_ones_do_not() -> None:
 
 
 def test_the_leader_of_another_life_is_replaced() -> None:
-    state = having(with_topic(), leader_incarnation=incarnation(1, 9))
+    state = having(with_topic(), leader_registration_id=registration_id(1, 9))
     assert led(after(state, election(state, OFFLINE, seen("1 2 3")))) == (1, (1, 2, 3), ())
 
 
@@ -257,11 +257,13 @@ def test_an_old_election_is_refused() -> None:
 def test_an_observation_of_another_life_does_not_count() -> None:
     state = with_topic()
     old = {
-        node: replace(each, incarnation=incarnation(node, 9)) for node, each in seen("1 2").items()
+        node: replace(each, registration_id=registration_id(node, 9))
+        for node, each in seen("1 2").items()
     } | seen("3")
     assert led(after(state, election(state, OFFLINE, old))) == (3, (3,), ())
     crashed = {
-        node: replace(each, incarnation=incarnation(node, 9)) for node, each in seen("c1").items()
+        node: replace(each, registration_id=registration_id(node, 9))
+        for node, each in seen("c1").items()
     } | seen("c2 c3")
     assert refused(state, election(state, OFFLINE, crashed)) is Refusal.WAIT_FOR_REPLICAS
     assert (

@@ -55,7 +55,7 @@ from tests.support.replica_sets import (
     changes_of,
     compacted,
     identity,
-    incarnation,
+    registration_id,
 )
 from tests.support.replica_world import Directory, Violation, World
 
@@ -68,12 +68,12 @@ NODES = range(1, 6)
 
 def observed(rng: random.Random) -> Observed:
     kinds = [*Condition, Condition.COMPLETE]
-    incarnations = [0, 0, 0, 1]
+    registration_ids = [0, 0, 0, 1]
     present = [node for node in NODES if rng.random() < 0.8]
     return {
         node: Seen(
             rng.choice(kinds),
-            incarnation(node, rng.choice(incarnations)),
+            registration_id(node, rng.choice(registration_ids)),
             rng.randrange(3),
             rng.randrange(9),
         )
@@ -92,14 +92,14 @@ def event_of_partition(rng: random.Random, old: Partition) -> Event:
         {*some(rng), *((old.leader,) if rng.random() < 0.9 else ())}
         & {*old.replicas, rng.choice(NODES)}
     )
-    incarnations = {node: incarnation(node, rng.choice([0, 0, 1])) for node in NODES}
+    registration_ids = {node: registration_id(node, rng.choice([0, 0, 1])) for node in NODES}
     kinds: list[Event] = [
         AlterIsr(
             place,
             old.leader_epoch - (rng.random() < 0.1),
             change,
             isr,
-            incarnations,
+            registration_ids,
             frozenset(some(rng)),
         ),
         Elect(place, Election.OFFLINE, change, observed(rng), allowed=rng.random() < 0.2),
@@ -118,7 +118,7 @@ def event_of_set(rng: random.Random, state: State) -> Event:
     live = frozenset(some(rng, 2))
     topic_id = UUID(int=rng.randrange(1, 4))
     least = {"min.insync.replicas": rng.choice(["1", "2", "3", None])}
-    given_incarnation = identity(node, incarnation=incarnation(node, rng.choice([0, 0, 1, 2])))
+    given_identity = identity(node, registration_id=registration_id(node, rng.choice([0, 0, 1, 2])))
     seen = {place: observed(rng) for place in state.partitions}
     name = f"t{rng.randrange(3)}"
     total = rng.randrange(6)
@@ -145,10 +145,10 @@ def event_of_set(rng: random.Random, state: State) -> Event:
         SetConfig(name, least, seen=seen),
         SetConfig("", least, NODE, seen),
         Register(
-            given_incarnation, rng.choice([*Condition]), rng.randrange(99), rng.random() < 0.1, seen
+            given_identity, rng.choice([*Condition]), rng.randrange(99), rng.random() < 0.1, seen
         ),
         Add(
-            given_incarnation,
+            given_identity,
             rng.randrange(99),
             rng.random() < 0.7,
             rng.random() < 0.9,
@@ -175,7 +175,7 @@ def check_partition(state: State, old: Partition | None, new: Partition, raised:
     if new.leader != old.leader:
         assert new.leader_epoch > old.leader_epoch, "every election raises the epoch"
     elif new.leader_epoch == old.leader_epoch:
-        assert new.leader_incarnation == old.leader_incarnation
+        assert new.leader_registration_id == old.leader_registration_id
 
 
 def check_decision(before: State, event: Event, found: tuple[Record, ...]) -> State:
@@ -309,10 +309,10 @@ def filled(world: World, count: int = 3) -> None:
 
 
 def after_power_loss(world: World, left: dict[int, int]) -> None:
-    """The directories have these numbers of records left, and register their new incarnations."""
+    """The directories have these numbers of records left, and register with new ids."""
     for node, size in left.items():
         world.directories[node] = Directory(
-            world.directories[node].log[:size], incarnation=1, lost="power"
+            world.directories[node].log[:size], crashes=1, lost="power"
         )
     for _ in left:
         world.register()
@@ -323,7 +323,7 @@ def offline(world: World) -> None:
     calm(world)
 
 
-def newcomer_of_any_incarnation(world: World) -> str:
+def newcomer_of_any_registration(world: World) -> str:
     """Node 3 is caught up; before its growth is decided, an old copy replaces it and begins to
     follow.
     """
@@ -333,7 +333,7 @@ def newcomer_of_any_incarnation(world: World) -> str:
     while world.directories[3].log != world.directories[1].log:
         world.follow()
     world.grow()
-    world.directories[3] = replace(world.directories[3], log=(), high=0, incarnation=1)
+    world.directories[3] = replace(world.directories[3], log=(), high=0, crashes=1)
     world.register()
     world.decide_pending()
     return "INELIGIBLE_REPLICA"
@@ -371,9 +371,9 @@ def elect_without_waiting(world: World) -> str:
     return "WAIT_FOR_REPLICAS"
 
 
-def observed_in_any_incarnation(world: World) -> str:
+def observed_in_any_registration(world: World) -> str:
     """Between observation and election all directories crash, and register their new
-    incarnations.
+    registration ids.
     """
     filled(world)
     world.directories[1].away = True
@@ -414,11 +414,11 @@ def elr_outlives_its_need(world: World) -> str:
 
 
 SCRIPTS: dict[str, Callable[[World], str]] = {
-    "newcomer_of_any_incarnation": newcomer_of_any_incarnation,
+    "newcomer_of_any_registration": newcomer_of_any_registration,
     "decide_after_another_decision": decide_after_another_decision,
     "elect_any_replica": elect_any_replica,
     "elect_without_waiting": elect_without_waiting,
-    "observed_in_any_incarnation": observed_in_any_incarnation,
+    "observed_in_any_registration": observed_in_any_registration,
     "elect_first_log": elect_first_log,
     "elect_in_same_epoch": elect_in_same_epoch,
     "elr_outlives_its_need": elr_outlives_its_need,

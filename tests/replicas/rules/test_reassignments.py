@@ -69,7 +69,7 @@ def test_all_replicas_are_replaced_in_kafkas_steps(state: State) -> None:
         1,
         2,
     )
-    assert found.leader_incarnation == state.nodes[4].incarnation
+    assert found.leader_registration_id == state.nodes[4].registration_id
 
 
 def test_a_leader_of_the_target_stays_in_a_new_epoch(state: State) -> None:

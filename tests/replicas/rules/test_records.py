@@ -35,7 +35,7 @@ TYPES: dict[int, type[Change]] = {
     each.TYPE: each
     for each in (RegisterBroker, UnregisterBroker, Topic, Partition, Config, RemoveTopic, NoOp)
 }
-IDS = {"incarnation", "directory", "topic_id", "leader_incarnation"}
+IDS = {"registration_id", "directory", "topic_id", "leader_registration_id"}
 ID = UUID(int=7)
 PARTITION = Partition(
     ID,
@@ -49,7 +49,7 @@ PARTITION = Partition(
     elr=(3,),
     removing=(2,),
     adding=(3,),
-    leader_incarnation=ID,
+    leader_registration_id=ID,
 )
 NODE = RegisterBroker(1, ID, 12, ID, "/disk1/log", rack="a", generation=2)
 SAMPLES: list[Change] = [
@@ -111,7 +111,7 @@ def test_a_record_is_read_back(record: Change) -> None:
 
 def test_a_partition_without_leader_is_read_back() -> None:
     offline = replace(
-        PARTITION, leader=records.NO_LEADER, leader_incarnation=None, recovering=True, elr=()
+        PARTITION, leader=records.NO_LEADER, leader_registration_id=None, recovering=True, elr=()
     )
     assert decode(*encode(offline)) == offline
 

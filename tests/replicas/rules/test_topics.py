@@ -38,9 +38,9 @@ from tests.support.replica_sets import (
     changes_of,
     decided,
     having,
-    incarnation,
     partition,
     refused,
+    registration_id,
     seen,
     with_topic,
 )
@@ -64,10 +64,10 @@ def test_partitions_of_a_new_topic_are_placed() -> None:
             each.replicas,
             (),
         )
-        assert (each.leader_epoch, each.partition_epoch, each.leader_incarnation) == (
+        assert (each.leader_epoch, each.partition_epoch, each.leader_registration_id) == (
             0,
             0,
-            incarnation(each.leader),
+            registration_id(each.leader),
         )
         assert each.directories == tuple(state.nodes[node].directory for node in each.replicas)
 

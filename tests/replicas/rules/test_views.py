@@ -30,8 +30,8 @@ from tests.support.replica_sets import (
     TOPIC_ID,
     a_set,
     after,
-    incarnation,
     partition,
+    registration_id,
     seen,
     with_topic,
 )
@@ -143,7 +143,7 @@ class Cluster:
 
     def seen(self) -> Observed:
         return {
-            node: Seen(Condition.COMPLETE, incarnation(node), 0, 1)
+            node: Seen(Condition.COMPLETE, registration_id(node), 0, 1)
             for node in self.live & (self.held | {0})
         }
 
@@ -180,7 +180,7 @@ class Cluster:
                     old.leader_epoch,
                     change,
                     caught_up,
-                    {node: incarnation(node) for node in self.live},
+                    {node: registration_id(node) for node in self.live},
                 ),
                 Reassign(PLACE, change, target),
                 FinishReassignment(PLACE, change, observed),

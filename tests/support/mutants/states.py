@@ -159,16 +159,16 @@ def _changed_in_the_old_epoch(
     return replace(new, leader_epoch=old.leader_epoch)
 
 
-@replaces("newcomer_of_any_incarnation", "embedlog.replicas.rules.elections:_is_eligible")
-def _eligible_in_any_incarnation(original, state, node, incarnation):
+@replaces("newcomer_of_any_registration", "embedlog.replicas.rules.elections:_is_eligible")
+def _eligible_in_any_registration(original, state, node, registration_id):
     return True
 
 
-@replaces("observed_in_any_incarnation", "embedlog.replicas.rules.state:condition_of")
-def _found_in_any_incarnation(original, state, seen, node):
+@replaces("observed_in_any_registration", "embedlog.replicas.rules.state:condition_of")
+def _found_in_any_registration(original, state, seen, node):
     registered = state.nodes.get(node)
     same = {
-        each: replace(replica, incarnation=registered.incarnation)
+        each: replace(replica, registration_id=registered.registration_id)
         for each, replica in seen.items()
         if registered and each == node
     }
