@@ -37,7 +37,7 @@ SIZE_END = 12
 INDEX_BYTES_MAX: Final = file_names.INT_MAX  # the largest segment.index.bytes
 
 
-class Place(NamedTuple):
+class IndexEntry(NamedTuple):
     """The start of a lookup: entry number (-1: the segment's start), the last offset of the batch
     there, its first byte.
     """
@@ -113,21 +113,21 @@ def _check_size(path: Path, size: int) -> int:
     return size
 
 
-def offset_floor(fd: int, entries: int, base: int, offset: int) -> Place:
+def offset_floor(fd: int, entries: int, base: int, offset: int) -> IndexEntry:
     """The last entry at or below `offset`, or the segment's start, also if the index is shorter
     than it should be.
     """
     target = min(offset - base, RELATIVE_MAX)
     if entries == 0 or target < 0:
-        return Place(-1, base - 1, 0)
+        return IndexEntry(-1, base - 1, 0)
     floor = codec.index_floor_file(fd, entries, target)
     if floor is None:
-        return Place(-1, base - 1, 0)
+        return IndexEntry(-1, base - 1, 0)
     relative, position = OFFSET_ENTRY.unpack(floor[1])
-    return Place(floor[0], base + relative, position)
+    return IndexEntry(floor[0], base + relative, position)
 
 
-def adjacent(fd: int, log_fd: int, base: int, place: Place) -> Place | None:
+def adjacent(fd: int, log_fd: int, base: int, place: IndexEntry) -> IndexEntry | None:
     """The entry after that of `place`, if its batch directly follows by the size in the header;
     None otherwise.
     """
@@ -136,7 +136,7 @@ def adjacent(fd: int, log_fd: int, base: int, place: Place) -> Place | None:
     end = place.position + SIZE_END + int.from_bytes(head[SIZE_START:], "big", signed=True)
     if following is None or following[1] != end:
         return None
-    return Place(place.number + 1, base + following[0], end)
+    return IndexEntry(place.number + 1, base + following[0], end)
 
 
 def cut(fd: int, entries: int, base: int, position: int, after: int) -> Cut | None:
@@ -238,7 +238,7 @@ def last(path: Path, layout_: struct.Struct) -> Last:
     return Last(facts.size // layout_.size, ends[-1], ends[-2] if len(ends) > 1 else None)
 
 
-def names_its_batch(fd: int, place: Place, base: int, size: int) -> bool:
+def names_its_batch(fd: int, place: IndexEntry, base: int, size: int) -> bool:
     """Whether the batch at the position of an offset entry is the one that the entry names, by its
     header.
     """

@@ -222,7 +222,7 @@ class Page:
         return int(lib.el_topics(self.raw))
 
     @property
-    def place(self) -> tuple[object, int]:
+    def address(self) -> tuple[object, int]:
         """What keeps the page in memory, also after `close`, and its address, for the other
         extension.
         """

@@ -83,7 +83,7 @@ def backup(
     StorageError.
     """
     target = _Target(location.check_path(destination), engine.config.file_mode)
-    for directory in engine.places():
+    for directory in engine.directory_paths():
         _check_destination(directory, target.root)
     for name in engine.topic_names():
         _pin_all(engine, name)  # open and repair partitions before others must wait

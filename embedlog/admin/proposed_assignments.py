@@ -7,7 +7,7 @@ from random import randrange
 
 from embedlog.descriptions.directories import ReplicasDescription
 from embedlog.errors import InvalidReplicaAssignmentError, UnknownTopicOrPartitionError
-from embedlog.replicas.rules.placement import Shape, place
+from embedlog.replicas.rules.placement import Shape, place_replicas
 from embedlog.types import TopicPartition
 
 
@@ -40,7 +40,9 @@ def propose(
             raise UnknownTopicOrPartitionError(f"no topic {name!r}")
         start = randrange(len(racks) or 1)
         shift = randrange(len(racks) or 1)
-        placements = place(racks, Shape(len(present), len(present[0])), start=start, shift=shift)
+        placements = place_replicas(
+            racks, Shape(len(present), len(present[0])), start=start, shift=shift
+        )
         for number, replicas in enumerate(placements):
             assignment[TopicPartition(name, number)] = list(replicas)
     return assignment

@@ -220,8 +220,8 @@ def _make_partitions(
     A few are left to one sync of all. Many are made in parallel, each with its sync: a disk commits
     concurrent syncs together.
     """
-    places = [(topic, number) for topic in topics for number in topic.numbers]
-    are_few = len(places) <= FEW_PARTITIONS
+    topic_partitions = [(topic, number) for topic in topics for number in topic.numbers]
+    are_few = len(topic_partitions) <= FEW_PARTITIONS
 
     def make(topic_and_number: tuple[Topic, int]) -> Path:
         return make_partition(
@@ -229,11 +229,11 @@ def _make_partitions(
         )
 
     if are_few:
-        return [make(topic_and_number) for topic_and_number in places]
+        return [make(topic_and_number) for topic_and_number in topic_partitions]
     from concurrent.futures import ThreadPoolExecutor  # slow to import, and seldom needed
 
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        for _ in pool.map(make, places):
+        for _ in pool.map(make, topic_partitions):
             continue
     return []
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from embedlog._native.scope import scope
 from embedlog.errors import CorruptRecordError, StorageError
 from embedlog.format.record_batch import Batches, Problem, Scanned
-from embedlog.index import Place
+from embedlog.index import IndexEntry
 from embedlog.partition.state import PartitionState
 from embedlog.storage import file_names, interval_digests
 from embedlog.storage.manifest import SegmentInfo
@@ -62,7 +62,7 @@ class DigestCheck:
         with handle as fd:
             yield interval_digests.Records(fd, info.base, info.index_entries)
 
-    def seed(self, info: SegmentInfo, entry: Place) -> interval_digests.State | None:
+    def seed(self, info: SegmentInfo, entry: IndexEntry) -> interval_digests.State | None:
         """The chain digest at an index entry, None if it is not known."""
         if not info.digested:
             return None

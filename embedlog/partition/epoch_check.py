@@ -38,7 +38,7 @@ class EpochCheck:
         """
         try:
             return self.stored_with(epoch)
-        except log_epochs.DAMAGE:
+        except log_epochs.EPOCH_FILE_ERRORS:
             if not self._compare_again():
                 raise
         return self.stored_with(epoch)

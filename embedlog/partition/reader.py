@@ -40,7 +40,7 @@ from embedlog.format.record_batch import (
     scan,
 )
 from embedlog.format.record_columns import RELATIVE_MAX
-from embedlog.index import Place
+from embedlog.index import IndexEntry
 from embedlog.partition.continuations import Continuation, Continuations
 from embedlog.partition.digest_check import DigestCheck, corruption_of
 from embedlog.partition.epoch_check import EpochCheck
@@ -67,7 +67,7 @@ DEFAULT_BYTES: Final = 1 << 20
 # for the rest of the last batch, which is at most `max.message.bytes` by default
 SPARE_BYTES: Final = 1_100_000
 AGAIN_BYTES_MIN: Final = 64 << 10  # a shorter rest is read again with the next fetch
-NO_ENTRY: Final = Place(-1, -1, 0)  # no index entry
+NO_ENTRY: Final = IndexEntry(-1, -1, 0)  # no index entry
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -347,7 +347,7 @@ class Reader:
         chain = interval_digests.State() if info.digested else None
         return Continuation(info.base, 0, -1, chain)
 
-    def _enter(self, info: SegmentInfo, offset: int) -> tuple[Place, Continuation, int]:
+    def _enter(self, info: SegmentInfo, offset: int) -> tuple[IndexEntry, Continuation, int]:
         """The start of a read, and the first offset there if it must be `offset`, else -1."""
         entry = self.find_entry(info, offset)
         if entry.number >= 0 and entry.last_offset == offset - 1:
@@ -356,7 +356,7 @@ class Reader:
                 return *self._enter_at(info, following), offset
         return *self._enter_at(info, entry), -1
 
-    def _find_adjacent(self, info: SegmentInfo, entry: Place) -> Place | None:
+    def _find_adjacent(self, info: SegmentInfo, entry: IndexEntry) -> IndexEntry | None:
         """The next index entry, if its batch directly follows that of `entry`."""
         if entry.number + 1 >= info.index_entries:
             return None
@@ -371,7 +371,7 @@ class Reader:
             return None
         return following
 
-    def _enter_at(self, info: SegmentInfo, entry: Place) -> tuple[Place, Continuation]:
+    def _enter_at(self, info: SegmentInfo, entry: IndexEntry) -> tuple[IndexEntry, Continuation]:
         """The start of a read: an index entry, if its chain digest is known or the segment has
         none.
         """
@@ -461,11 +461,11 @@ class Reader:
         entry = self.find_entry(active_info(published), offset)
         return published.segment_size - max(0, entry.position)
 
-    def find_entry(self, info: SegmentInfo, offset: int) -> Place:
+    def find_entry(self, info: SegmentInfo, offset: int) -> IndexEntry:
         """The index entry at which a search for an offset begins; number -1: at the start of the
         segment.
         """
-        no_entry = Place(-1, info.base - 1, 0)
+        no_entry = IndexEntry(-1, info.base - 1, 0)
         if info.index_entries == 0 or offset <= info.base:
             return no_entry
         entry = self._search_index(

@@ -158,7 +158,7 @@ class Sender:
             if topic_target.route is not None:
                 if pages:
                     topic_target.route.follow(
-                        tuple(page.place for page in pages), system.TOPICS_FUNCTION, change_count
+                        tuple(page.address for page in pages), system.TOPICS_FUNCTION, change_count
                     )
                 if fast:
                     self.routes[topic] = topic_target.route

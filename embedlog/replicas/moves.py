@@ -28,7 +28,7 @@ from embedlog.types import TopicPartition
 if TYPE_CHECKING:
     from embedlog.replicas.assignments import Assignments
     from embedlog.replicas.decisions.decision_log import DecisionLog
-    from embedlog.replicas.rules.records import Partition
+    from embedlog.replicas.rules.records import PartitionRecord
     from embedlog.replicas.rules.state import State
 
 
@@ -68,7 +68,7 @@ def _count_replicas(state: State) -> Counter[int]:
     return Counter(node for partition in state.partitions.values() for node in partition.replicas)
 
 
-def _target_of(partition: Partition) -> list[int]:
+def _target_of(partition: PartitionRecord) -> list[int]:
     """The replicas of a partition at the end of its reassignment."""
     return [node for node in partition.replicas if node not in partition.removing]
 
@@ -142,11 +142,11 @@ def move_off(
             break
         for partition in remaining:
             name = state.topics[partition.topic_id].name
-            place = (partition.topic_id, partition.number)
+            partition_id = (partition.topic_id, partition.number)
             try:
-                assignments.tend(place, name, lambda: system.boot_ns() >= deadline_ns)
+                assignments.tend(partition_id, name, lambda: system.boot_ns() >= deadline_ns)
             except (LeaderNotAvailableError, UnknownTopicOrPartitionError):
-                if place in decisions.hint().partitions:
+                if partition_id in decisions.hint().partitions:
                     raise
         if system.boot_ns() >= deadline_ns:
             names = sorted({state.topics[partition.topic_id].name for partition in remaining})
@@ -160,6 +160,6 @@ def move_off(
     assignments.clear()
 
 
-def _partitions_on(state: State, node: int) -> list[Partition]:
+def _partitions_on(state: State, node: int) -> list[PartitionRecord]:
     """The partitions with a replica on a node."""
     return [partition for partition in state.partitions.values() if node in partition.replicas]

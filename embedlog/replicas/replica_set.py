@@ -31,7 +31,7 @@ from embedlog.replicas.decisions.refusals import TopicDeleted
 from embedlog.replicas.members.growth import SetGrowth
 from embedlog.replicas.members.member_directories import MakeDirectory
 from embedlog.replicas.members.membership import CheckedSet
-from embedlog.replicas.members.open_directories import DAMAGE
+from embedlog.replicas.members.open_directories import LOAD_ERRORS
 from embedlog.replicas.members.set_members import SetMembers
 from embedlog.replicas.observation.replica_events import ReplicaEvents
 from embedlog.replicas.partition.copied_partition import CopiedPartition
@@ -39,7 +39,7 @@ from embedlog.replicas.partition.leaders import Leaders
 from embedlog.replicas.partition.nearby_partition import NearbyPartition
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from embedlog.replicas.partition.replicated_partition import ReplicatedPartition
-from embedlog.replicas.rules.events import CreateTopic, Event, Observed, Place
+from embedlog.replicas.rules.events import CreateTopic, Event, Observed, PartitionId
 from embedlog.replicas.rules.records import LOG
 from embedlog.replicas.rules.state import LEAST, State
 from embedlog.replicas.set_topics import SetTopics
@@ -66,8 +66,8 @@ class ReplicaSet:
         self._check_open = check_open
         self._read_only = read_only
         self._mutex = threading.Lock()
-        self._replicas: dict[Place, PartitionReplicas] = {}
-        self._partitions: dict[Place, ReplicatedPartition] = {}
+        self._replicas: dict[PartitionId, PartitionReplicas] = {}
+        self._partitions: dict[PartitionId, ReplicatedPartition] = {}
         self._topics: SetTopics | None = None  # as `topics`, once the set is open
         self.events = ReplicaEvents(lambda: self.members.log_directories())
         self.members = SetMembers(
@@ -108,13 +108,13 @@ class ReplicaSet:
 
     # ---- partitions ------------------------------------------------------------------------------
 
-    def replicas(self, place: Place, topic: str) -> PartitionReplicas:
+    def replicas(self, partition_id: PartitionId, topic: str) -> PartitionReplicas:
         """The replicas of one partition."""
         with self._mutex:
-            replicas = self._replicas.get(place)
+            replicas = self._replicas.get(partition_id)
             if replicas is None:
-                replicas = PartitionReplicas(self.directories, self.decisions, place, topic)
-                self._replicas[place] = replicas
+                replicas = PartitionReplicas(self.directories, self.decisions, partition_id, topic)
+                self._replicas[partition_id] = replicas
                 replicas.leaders.peers = self._used_leaders
                 replicas.leaders.unclean_default = self._config.unclean_leader_election_enable
                 replicas.in_sync.least_default = self.least_default
@@ -135,7 +135,7 @@ class ReplicaSet:
         """
         node = self.directories.blame(problem, missing=True)
         is_missing = isinstance(problem, StorageError) and problem.errno == errno.ENOENT
-        if node is None or not (is_missing or isinstance(problem, DAMAGE)):
+        if node is None or not (is_missing or isinstance(problem, LOAD_ERRORS)):
             return False
         parts = () if problem.path is None else Path(problem.path).parts
         if partition_name(LOG, 0) in parts:
@@ -158,22 +158,22 @@ class ReplicaSet:
                 expected=f"0 to {topic.partitions - 1}",
                 found=number,
             )
-        place = topic_id, number
-        partition = self._partitions.get(place)
+        partition_id = topic_id, number
+        partition = self._partitions.get(partition_id)
         if partition is None:
             partition = ReplicatedPartition(
-                self.replicas(place, name),
+                self.replicas(partition_id, name),
                 lambda: self._topic_config(name),
                 self._config.lock_timeout_ms,
                 self._check_open,
             )
             # of two threads, one result counts
-            partition = self._partitions.setdefault(place, partition)
+            partition = self._partitions.setdefault(partition_id, partition)
         return partition
 
     def nearby_partition(self, name: str, number: int, rack: str) -> NearbyPartition:
         """The partition for one consumer in a rack. Raises UnknownTopicOrPartitionError."""
-        replicas = self.replicas(self.partition(name, number).place, name)
+        replicas = self.replicas(self.partition(name, number).partition_id, name)
         return NearbyPartition(
             replicas,
             lambda: self._topic_config(name),
@@ -184,7 +184,7 @@ class ReplicaSet:
 
     def copied_partition(self, name: str, number: int) -> CopiedPartition:
         """The partition for a copy of its files. Raises UnknownTopicOrPartitionError."""
-        replicas = self.replicas(self.partition(name, number).place, name)
+        replicas = self.replicas(self.partition(name, number).partition_id, name)
         return CopiedPartition(replicas, self._config.lock_timeout_ms, self._check_open)
 
     def settings_of(self, topic: Topic) -> Mapping[str, str]:
@@ -295,12 +295,12 @@ class ReplicaSet:
                 )
         return topics
 
-    def observe_replicas(self, state: State) -> Mapping[Place, Observed]:
+    def observe_replicas(self, state: State) -> Mapping[PartitionId, Observed]:
         """The replicas of all partitions with an ELR."""
         return {
-            place: observed
-            for place, observed in self.members.observe_replicas(state).items()
-            if state.partitions[place].elr
+            partition_id: observed
+            for partition_id, observed in self.members.observe_replicas(state).items()
+            if state.partitions[partition_id].elr
         }
 
     def replica_directory_count(self) -> int:

@@ -199,7 +199,7 @@ def _time(name: str, value: Any) -> Offset:
     return value
 
 
-def _places(
+def _read_values(
     name: str, text: str, read: Callable[[str, Any], Offset], words: str
 ) -> tuple[Offset | None, dict[Any, Offset]]:
     """The common value, and the values of single topics and partitions."""
@@ -219,7 +219,7 @@ def _places(
 
 
 def _offsets(name: str, text: str) -> Bound:
-    common, single = _places(
+    common, single = _read_values(
         name, text, _offset, 'earliest, latest, or JSON: {"topic": {"0": 23, "1": -2}}'
     )
     if common is None:
@@ -228,7 +228,7 @@ def _offsets(name: str, text: str) -> Bound:
 
 
 def _times(name: str, text: str) -> Bound:
-    common, single = _places(name, text, _time, 'JSON: {"topic": {"0": 1700000000000}}')
+    common, single = _read_values(name, text, _time, 'JSON: {"topic": {"0": 1700000000000}}')
     if common is None:
         common = EARLIEST if name.startswith("starting") else LATEST
     return Bound(common, single, by_time=True, option=name)

@@ -26,7 +26,7 @@ from embedlog.partition.roll import roll
 from embedlog.replicas.decisions import promise
 from embedlog.replicas.decisions.copies import LockedCopy
 from embedlog.replicas.decisions.promise import Promise
-from embedlog.replicas.decisions.proposals import Decided, MakeEvent, Proposal, Steps, derive
+from embedlog.replicas.decisions.proposals import Decision, MakeEvent, Proposal, Steps, derive
 from embedlog.replicas.rules.events import CreateTopic, DeleteTopic, Refusal, SetConfig
 from embedlog.replicas.rules.records import NODE
 from embedlog.storage import files, lock_order
@@ -194,7 +194,7 @@ def test_other_events_are_decided_together_unless_they_are_refused_or_fail(
             state = process.log.settle()
             plain = derive(Steps([setting(3), *(others[number] for number in good)]), state, 0)
             found = process.log.propose(Steps([setting(3)], others, most))
-            assert isinstance(found, Decided)
+            assert isinstance(found, Decision)
             assert list(found.others) == good
             assert found.records == plain.records
             assert len(batches_of(tmp_path, 1)) == len(before) + bool(found.records)
@@ -431,7 +431,7 @@ def test_a_decision_is_announced_after_the_locks_are_free(tmp_path: Path) -> Non
         states: list[int] = []
 
         def observed(proposal: Proposal) -> None:
-            assert isinstance(proposal.outcome, Decided)
+            assert isinstance(proposal.outcome, Decision)
             other.decide(10 + len(states))
             states.append(len(proposal.outcome.state.settings))
 

@@ -15,14 +15,14 @@ import pytest
 
 import embedlog
 from embedlog.replica import ReplicatedEngine
-from embedlog.replicas.decisions.proposals import Decided, Proposal
+from embedlog.replicas.decisions.proposals import Decision, Proposal
 from embedlog.replicas.observation import decision_words
 from embedlog.replicas.observation.replica_events import ReplicaEvents
 from embedlog.replicas.rules.events import AlterIsr, Elect, Election, Event, Refusal
-from embedlog.replicas.rules.records import Partition
+from embedlog.replicas.rules.records import PartitionRecord
 from embedlog.replicas.rules.state import State, apply_all
 from tests.support.replica_sets import (
-    PLACE,
+    PARTITION_ID,
     after,
     decided,
     partition,
@@ -268,18 +268,18 @@ def proposal(
 ) -> Proposal:
     records = () if outcome else decided(before, event)
     return Proposal(
-        (event,), before, outcome or Decided(apply_all(before, records), records), reason, 0.25
+        (event,), before, outcome or Decision(apply_all(before, records), records), reason, 0.25
     )
 
 
 def elect(observed: str, state: State, kind: Election = Election.OFFLINE) -> Elect:
-    return Elect(PLACE, kind, partition(state).partition_epoch, seen(observed))
+    return Elect(PARTITION_ID, kind, partition(state).partition_epoch, seen(observed))
 
 
 def shrink(state: Any, isr: tuple[int, ...]) -> AlterIsr:
     old = partition(state)
     return AlterIsr(
-        PLACE,
+        PARTITION_ID,
         old.leader_epoch,
         old.partition_epoch,
         isr,
@@ -336,11 +336,11 @@ def test_a_registration_logs_each_partition_once(lines: Lines) -> None:
     state = with_topic()
     found = ReplicaEvents()
     old = partition(state)
-    records = (Partition(**{**_fields(old), "isr": (1, 2), "partition_epoch": 1}),)
-    outcome = Decided(apply_all(state, records), records)
+    records = (PartitionRecord(**{**_fields(old), "isr": (1, 2), "partition_epoch": 1}),)
+    outcome = Decision(apply_all(state, records), records)
     found.observe(Proposal((), state, outcome, "", 0.0))
     assert lines() == ["t-0: ISR [1, 2, 3] -> [1, 2] (partition epoch 1)"]
 
 
-def _fields(record: Partition) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in Partition.__slots__}
+def _fields(record: PartitionRecord) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in PartitionRecord.__slots__}

@@ -17,16 +17,16 @@ from embedlog.replicas.rules.events import (
     Event,
     Identity,
     Observed,
-    Place,
+    PartitionId,
     Refusal,
     Seen,
 )
-from embedlog.replicas.rules.records import Partition, Record, Tombstone, decode, encode
+from embedlog.replicas.rules.records import PartitionRecord, Record, Tombstone, decode, encode
 from embedlog.replicas.rules.state import State, apply, apply_all
 
 CLUSTER = "cluster"
 TOPIC_ID = UUID(int=1)
-PLACE: Place = (TOPIC_ID, 0)
+PARTITION_ID: PartitionId = (TOPIC_ID, 0)
 
 
 def registration_id(node: int, number: int = 0) -> UUID:
@@ -76,8 +76,8 @@ def with_topic(nodes: Sequence[int] = (1, 2, 3), spare: Sequence[int] = (), **co
     return after(a_set(sorted([*nodes, *spare])), event)
 
 
-def partition(state: State, place: Place = PLACE) -> Partition:
-    return state.partitions[place]
+def partition(state: State, partition_id: PartitionId = PARTITION_ID) -> PartitionRecord:
+    return state.partitions[partition_id]
 
 
 def having(state: State, **facts: Any) -> State:
@@ -108,5 +108,5 @@ def compacted(log: Sequence[Record]) -> list[Record]:
     return [record for record in kept if not isinstance(record, Tombstone)]
 
 
-def changes_of(records: Sequence[Record]) -> list[Partition]:
-    return [record for record in records if isinstance(record, Partition)]
+def changes_of(records: Sequence[Record]) -> list[PartitionRecord]:
+    return [record for record in records if isinstance(record, PartitionRecord)]

@@ -29,9 +29,15 @@ from embedlog.replicas.rules.events import (
     Seen,
     SetConfig,
 )
-from embedlog.replicas.rules.records import NO_LEADER, Partition
+from embedlog.replicas.rules.records import NO_LEADER, PartitionRecord
 from embedlog.replicas.rules.state import State, apply_all
-from tests.support.replica_sets import PLACE, identity, partition, registration_id, with_topic
+from tests.support.replica_sets import (
+    PARTITION_ID,
+    identity,
+    partition,
+    registration_id,
+    with_topic,
+)
 
 Log = tuple[tuple[int, int], ...]  # leader epoch and number of each record
 LOST = -1  # epoch of a page that was made anew
@@ -76,7 +82,7 @@ class World:
     lines: list[str] = field(default_factory=list)
 
     @property
-    def partition(self) -> Partition:
+    def partition(self) -> PartitionRecord:
         return partition(self.state)
 
     # ---- observations ----------------------------------------------------------------------------
@@ -210,7 +216,9 @@ class World:
                     node: registration_id(node, self.directories[node].crashes) for node in isr
                 }
                 self.propose(
-                    AlterIsr(PLACE, old.leader_epoch, old.partition_epoch, isr, registration_ids)
+                    AlterIsr(
+                        PARTITION_ID, old.leader_epoch, old.partition_epoch, isr, registration_ids
+                    )
                 )
 
     def grow(self) -> None:
@@ -228,7 +236,7 @@ class World:
                 registration_ids = {node: registration_id(node, each.crashes)}
                 self.propose(
                     AlterIsr(
-                        PLACE,
+                        PARTITION_ID,
                         old.leader_epoch,
                         old.partition_epoch,
                         (*old.isr, node),
@@ -244,7 +252,7 @@ class World:
         if self.is_destroyed() and all(
             self.is_registered(node) and not self.directories[node].away for node in NODES
         ):
-            self.decide(Elect(PLACE, Election.UNCLEAN, old.partition_epoch, seen))
+            self.decide(Elect(PARTITION_ID, Election.UNCLEAN, old.partition_epoch, seen))
             if (
                 self.partition is not old
                 and self.partition.recovering
@@ -253,7 +261,7 @@ class World:
                 log = self.directories[self.partition.leader].log
                 self.committed = self.committed[: common(self.committed, log)]
         else:
-            self.propose(Elect(PLACE, kind, old.partition_epoch, seen))
+            self.propose(Elect(PARTITION_ID, kind, old.partition_epoch, seen))
 
     def register(self) -> None:
         for node in self.present():
@@ -264,7 +272,7 @@ class World:
                     identity(node, registration_id=registration_id(node, each.crashes)),
                     found,
                     0,
-                    seen={PLACE: self.seen()},
+                    seen={PARTITION_ID: self.seen()},
                 )
                 self.decide(event)
                 return
@@ -293,15 +301,17 @@ class World:
         old = self.partition
         target = tuple(self.rng.sample(NODES, self.rng.choice([1, 2, 3, 3])))
         events = [
-            CancelReassignment(PLACE, old.partition_epoch, self.seen()),
-            Reassign(PLACE, old.partition_epoch, target),
+            CancelReassignment(PARTITION_ID, old.partition_epoch, self.seen()),
+            Reassign(PARTITION_ID, old.partition_epoch, target),
         ]
-        events += [FinishReassignment(PLACE, old.partition_epoch, self.seen())] * 6
+        events += [FinishReassignment(PARTITION_ID, old.partition_epoch, self.seen())] * 6
         self.propose(self.rng.choice(events))
 
     def configure(self) -> None:
         least = self.rng.choice(["1", "2", "3", None])
-        self.decide(SetConfig("t", {"min.insync.replicas": least}, seen={PLACE: self.seen()}))
+        self.decide(
+            SetConfig("t", {"min.insync.replicas": least}, seen={PARTITION_ID: self.seen()})
+        )
 
     def decide_pending(self) -> None:
         if self.pending:

@@ -49,7 +49,7 @@ from embedlog.storage.call_deadline import bound_waits
 from embedlog.transaction import PREPARED, SETTLED, Outcome, Refusal, Status, Transaction
 
 if TYPE_CHECKING:
-    from embedlog.coordination.internal_topic import Decision, InternalTopic
+    from embedlog.coordination.internal_topic import InternalTopic, TopicDecision
     from embedlog.coordination.transactions.transaction_view import TransactionEntries
     from embedlog.format.process_slot import ProcessSlot
     from embedlog.format.record_batch import EncodedRun
@@ -490,14 +490,17 @@ class TransactionalIdOwner:
 
     def _lock_for_decision(
         self, deadline_ns: int
-    ) -> AbstractContextManager[Decision[TransactionEntries]]:
+    ) -> AbstractContextManager[TopicDecision[TransactionEntries]]:
         if self._slots:  # records that a closed producer has left are written, too
             self._ensure_slot()
         topic = self._coordinator.topic
         return topic.lock_for_decision(topic.partition_of(self.transactional_id), deadline_ns)
 
     def _register(
-        self, decision: Decision[TransactionEntries], stamp: Stamp, tps: Iterable[TopicPartition]
+        self,
+        decision: TopicDecision[TransactionEntries],
+        stamp: Stamp,
+        tps: Iterable[TopicPartition],
     ) -> EmbedlogError | None:
         """Record that the transaction writes to these partitions; returns the error if it may not.
 
@@ -519,7 +522,7 @@ class TransactionalIdOwner:
         return None
 
     def _write(
-        self, decision: Decision[TransactionEntries], old: Transaction | None, new: Transaction
+        self, decision: TopicDecision[TransactionEntries], old: Transaction | None, new: Transaction
     ) -> None:
         if new is not old:
             decision.append([(encode_key(self.transactional_id), encode(new))])
@@ -552,7 +555,7 @@ def _flush_if_due(partition: TransactionalLog, appended: Appended, deadline_ns: 
 
 
 def _may_write(
-    decision: Decision[TransactionEntries], is_registration_committed: bool = False
+    decision: TopicDecision[TransactionEntries], is_registration_committed: bool = False
 ) -> bool:
     """Whether data may follow under the same lock: the registration must be committed before it
     (REPLICA-22).

@@ -118,7 +118,7 @@ class _Loader:
         self.bases = file_names.bases(names)
         self.epochs = checkpoints.EpochCache()
         # in a set a damaged checkpoint is made again
-        ignored = log_epochs.DAMAGE if loading.in_set else ()
+        ignored = log_epochs.EPOCH_FILE_ERRORS if loading.in_set else ()
         with contextlib.suppress(*ignored):
             self.epochs = checkpoints.read_epochs(self.directory / file_names.EPOCHS)
         self.stored_epochs = list(self.epochs.entries)

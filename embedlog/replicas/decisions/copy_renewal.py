@@ -25,7 +25,7 @@ from embedlog.errors import (
 from embedlog.replicas.decisions import promise
 from embedlog.replicas.decisions.decision_view import CHUNK_BYTES
 from embedlog.replicas.decisions.promise import Promise
-from embedlog.replicas.members.open_directories import DAMAGE
+from embedlog.replicas.members.open_directories import LOAD_ERRORS
 
 if TYPE_CHECKING:
     from embedlog.replicas.decisions.copies import Copy
@@ -175,6 +175,6 @@ def _find_load_problem(copy: Copy) -> EmbedlogError | None:
 
 
 def _is_damage(problem: EmbedlogError) -> bool:
-    return isinstance(problem, DAMAGE) or (
+    return isinstance(problem, LOAD_ERRORS) or (
         isinstance(problem, StorageError) and problem.errno == errno.ENOENT
     )

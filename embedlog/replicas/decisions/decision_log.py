@@ -23,7 +23,7 @@ from embedlog.replicas.decisions import decision_view, promise, shared_records
 from embedlog.replicas.decisions.copies import Copy
 from embedlog.replicas.decisions.decision_session import CopyLeftOut, DecisionSession, OwnDecision
 from embedlog.replicas.decisions.decision_view import NO_TERM, DecisionView
-from embedlog.replicas.decisions.proposals import Decided, MakeEvent, Proposal, Steps
+from embedlog.replicas.decisions.proposals import Decision, MakeEvent, Proposal, Steps
 from embedlog.replicas.decisions.refusals import error_of
 from embedlog.replicas.decisions.shared_records import ShownRecords
 from embedlog.replicas.rules.events import Event, Refusal
@@ -227,7 +227,7 @@ class DecisionLog:
         deadline_ns: int | None = None,
         *,
         reason: str = "",
-    ) -> Decided:
+    ) -> Decision:
         """Decide about the event that `make_event` derives from the newest state, and append the
         records.
 
@@ -240,7 +240,7 @@ class DecisionLog:
 
     def decide_all(
         self, steps: Sequence[MakeEvent], deadline_ns: int | None = None, *, reason: str = ""
-    ) -> Decided:
+    ) -> Decision:
         """As `decide`, for several events in one batch: each is derived from the state after the
         earlier ones.
         """
@@ -251,7 +251,7 @@ class DecisionLog:
 
     def propose(
         self, steps: Steps, deadline_ns: int | None = None, *, reason: str = ""
-    ) -> Decided | Refusal:
+    ) -> Decision | Refusal:
         """As `decide_all`, but returns the first refusal of a needed event; then no record of the
         events is written.
         """
@@ -282,7 +282,7 @@ class DecisionLog:
         *,
         forced: bool = False,
         leveling: bool = False,
-    ) -> Decided | Refusal:
+    ) -> Decision | Refusal:
         until_ns = self._deadline_of(deadline_ns)
         began_ns = system.boot_ns()
         with locks.holding(self._mutex, until_ns, "the decision log"):
@@ -318,7 +318,7 @@ class DecisionLog:
 
     def _decide_locked(
         self, steps: Steps, deadline_ns: int, *, forced: bool = False, leveling: bool = False
-    ) -> tuple[Decided | Refusal, State, tuple[Event, ...]]:
+    ) -> tuple[Decision | Refusal, State, tuple[Event, ...]]:
         """The outcome, the state before it, and the events."""
         with self._hold_session(deadline_ns) as session:
             session.forced = forced

@@ -47,7 +47,7 @@ from embedlog.replicas.members import (
 from embedlog.replicas.members import membership as members
 from embedlog.replicas.members.membership import Member, Membership
 from embedlog.replicas.moves import growing_targets, move_off
-from embedlog.replicas.rules.events import Event, ForceRetire, Place, Refusal, Retire
+from embedlog.replicas.rules.events import Event, ForceRetire, PartitionId, Refusal, Retire
 from embedlog.storage import file_names, files, location
 from embedlog.storage.identity import MetaProperties, id_bytes, new_id, read_meta, write_meta
 from embedlog.types import TopicPartition
@@ -183,10 +183,10 @@ class SetGrowth:
         while missing:
             copies.check_progress(missing)
             version = self._members.version()
-            for tp, place in missing.items():
+            for tp, partition_id in missing.items():
                 report(copies.total - len(copies.find_missing()), copies.total)
                 with suppress(LeaderNotAvailableError, UnknownTopicOrPartitionError):
-                    self._assignments.tend(place, tp.topic, lambda: False)
+                    self._assignments.tend(partition_id, tp.topic, lambda: False)
             if copies.find_missing() == missing:
                 self._members.directories.wait(version, system.boot_ns() + WAIT_NS)
             missing = copies.find_missing()
@@ -309,17 +309,17 @@ class GrowingCopies:
         self._least = self.total + 1
         self._since_ns = system.boot_ns()
 
-    def find_missing(self) -> dict[TopicPartition, Place]:
+    def find_missing(self) -> dict[TopicPartition, PartitionId]:
         """These partitions at present."""
         state = self._decisions.hint()
-        missing = dict[TopicPartition, Place]()
-        for place, partition in sorted(state.partitions.items()):
+        missing = dict[TopicPartition, PartitionId]()
+        for partition_id, partition in sorted(state.partitions.items()):
             if len(partition.isr) < self._factor:
-                topic_id, number = place
-                missing[TopicPartition(state.topics[topic_id].name, number)] = place
+                topic_id, number = partition_id
+                missing[TopicPartition(state.topics[topic_id].name, number)] = partition_id
         return missing
 
-    def check_progress(self, missing: Mapping[TopicPartition, Place]) -> None:
+    def check_progress(self, missing: Mapping[TopicPartition, PartitionId]) -> None:
         """Raises ReplicaSetError if no partition has got its replicas for some time."""
         now_ns = system.boot_ns()
         if len(missing) < self._least:

@@ -56,7 +56,7 @@ from embedlog.replicas.rules.events import (
     HeldTopic,
     Identity,
     Observed,
-    Place,
+    PartitionId,
     Register,
 )
 from embedlog.replicas.rules.records import RegisterBroker
@@ -66,7 +66,7 @@ from embedlog.telemetry import log_messages
 
 logger = logging.getLogger("embedlog")
 
-Observe = Callable[[State], Mapping[Place, Observed]]
+Observe = Callable[[State], Mapping[PartitionId, Observed]]
 
 
 class StrangerFound(Exception):

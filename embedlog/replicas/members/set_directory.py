@@ -32,7 +32,7 @@ from embedlog.topic import Topic
 if TYPE_CHECKING:
     from embedlog.engine.log_directory import LogDirectory
     from embedlog.partition.partition import Partition
-    from embedlog.replicas.rules.events import Place
+    from embedlog.replicas.rules.events import PartitionId
     from embedlog.replicas.rules.state import State
     from embedlog.types import TopicPartition
 
@@ -50,19 +50,19 @@ class SetDirectory:
     def path(self) -> Path:
         return self.log_directory.path
 
-    def replica(self, place: Place, name: str, hint: Callable[[], State]) -> Partition:
+    def replica(self, partition_id: PartitionId, name: str, hint: Callable[[], State]) -> Partition:
         """The open partition, made if it is decided and absent here. Raises
         UnknownTopicOrPartitionError, StorageError.
 
         An open one needs no look at the decisions: the process that retires it marks its page.
         """
-        partition = self.find_open(place, name)
+        partition = self.find_open(partition_id, name)
         if partition is not None and not partition.deleted:
             return partition
-        return self._open_decided(place, hint())
+        return self._open_decided(partition_id, hint())
 
-    def _open_decided(self, place: Place, state: State) -> Partition:
-        topic_id, number = place
+    def _open_decided(self, partition_id: PartitionId, state: State) -> Partition:
+        topic_id, number = partition_id
         decided = state.topics.get(topic_id)
         if decided is None:
             raise UnknownTopicOrPartitionError(f"no topic has the id {topic_id}", path=self.path)
@@ -94,9 +94,9 @@ class SetDirectory:
             topic = self._make_topic(topic_of(state, topic_id, self.node))
         return self.log_directory.partition_of(topic, number)
 
-    def is_present(self, place: Place, name: str) -> bool:
+    def is_present(self, partition_id: PartitionId, name: str) -> bool:
         """Whether the partition is open here, so that nothing is made or read for it."""
-        partition = self.find_open(place, name)
+        partition = self.find_open(partition_id, name)
         return partition is not None and not partition.deleted
 
     def is_loaded(self, topic: str, number: int) -> bool:
@@ -182,29 +182,29 @@ class SetDirectory:
                     unassigned.append((topic_id, number))
         return unassigned
 
-    def drop(self, place: tuple[UUID, int], state: State) -> bool:
+    def drop(self, partition_id: tuple[UUID, int], state: State) -> bool:
         """Remove a partition that the settled state does not assign to this node (REPLICA-24);
         False if it stays.
         """
-        topic_id, number = place
+        topic_id, number = partition_id
         changes = self.log_directory.topic_changes
         with changes.begin():
             return changes.drop_partition(
-                topic_of(state, topic_id), number, state.partitions[place].leader_epoch
+                topic_of(state, topic_id), number, state.partitions[partition_id].leader_epoch
             )
 
     def check_place(self) -> None:
         """Raises StorageError if the directory or its lock file was removed or replaced."""
         self.log_directory.directory.check_lock()
 
-    def renew(self, place: tuple[UUID, int], state: State) -> bool:
+    def renew(self, partition_id: tuple[UUID, int], state: State) -> bool:
         """Set a replica aside that cannot be loaded, and make an empty one; False if it was loaded
         meanwhile.
 
         REQUIRES that a settled decision removed it from ISR and ELR. Raises LockTimeoutError,
         StorageError.
         """
-        topic_id, number = place
+        topic_id, number = partition_id
         changes = self.log_directory.topic_changes
         topic = topic_of(state, topic_id)
         mode = self.log_directory.config.file_mode
@@ -227,9 +227,9 @@ class SetDirectory:
         self.log_directory.forget_partition(LOG, 0)
         return is_renewed
 
-    def find_open(self, place: Place, name: str) -> Partition | None:
+    def find_open(self, partition_id: PartitionId, name: str) -> Partition | None:
         """The partition if it is open here."""
-        topic_id, number = place
+        topic_id, number = partition_id
         partition = self.log_directory.partitions.get((name, number))
         if partition is None or partition.topic_id != topic_id.bytes or partition.closed:
             return None

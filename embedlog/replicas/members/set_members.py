@@ -57,7 +57,7 @@ from embedlog.replicas.members.directory_workers import DECISIONS, DirectoryWork
 from embedlog.replicas.members.judgement import Judgement
 from embedlog.replicas.members.member_directories import MakeDirectory, MemberPlaces, OpenMember
 from embedlog.replicas.members.membership import Member
-from embedlog.replicas.members.open_directories import DAMAGE, OpenDirectories, OpenDirectory
+from embedlog.replicas.members.open_directories import LOAD_ERRORS, OpenDirectories, OpenDirectory
 from embedlog.replicas.members.registration import EnteredDirectory
 from embedlog.replicas.observation import topics_words
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from embedlog.config.topic import LogConfig
     from embedlog.engine.log_directory import LogDirectory
     from embedlog.replicas.members.membership import CheckedSet, Membership
-    from embedlog.replicas.rules.events import HeldTopic, Observed, Place
+    from embedlog.replicas.rules.events import HeldTopic, Observed, PartitionId
     from embedlog.replicas.rules.state import State
 
 logger = logging.getLogger("embedlog")
@@ -677,19 +677,19 @@ class SetMembers:
                 ReplicaSetError("the directory has left the set", path=path, found=f"node {node}"),
             )
 
-    def observe_replicas(self, state: State) -> Mapping[Place, Observed]:
+    def observe_replicas(self, state: State) -> Mapping[PartitionId, Observed]:
         """The replicas of all partitions that this process reaches. A damaged one that is the whole
         ISR is not reached.
         """
-        observations: dict[Place, Observed] = {}
-        for place, partition in state.partitions.items():
-            topic_id, _ = place
+        observations: dict[PartitionId, Observed] = {}
+        for partition_id, partition in state.partitions.items():
+            topic_id, _ = partition_id
             replicas = PartitionReplicas(
-                self.directories, self.decisions, place, state.topics[topic_id].name
+                self.directories, self.decisions, partition_id, state.topics[topic_id].name
             )
             try:
-                observations[place] = replicas.leaders.observe_replicas(partition)
-            except DAMAGE as problem:  # each access to this partition meets it again
+                observations[partition_id] = replicas.leaders.observe_replicas(partition)
+            except LOAD_ERRORS as problem:  # each access to this partition meets it again
                 logger.warning(
                     "the only replica of %s that is in sync is damaged: %s", replicas.name, problem
                 )

@@ -29,14 +29,14 @@ from embedlog.errors import (
 from embedlog.partition.replication.replica_log import Fenced, NotLeader
 from embedlog.replicas.decisions.proposals import MakeEvent, Steps
 from embedlog.replicas.members.directory_workers import Make
-from embedlog.replicas.members.open_directories import DAMAGE, OpenDirectories, OpenDirectory
+from embedlog.replicas.members.open_directories import LOAD_ERRORS, OpenDirectories, OpenDirectory
 from embedlog.replicas.partition.copying import check_copied, copy
 from embedlog.replicas.partition.follower_lags import FollowerLags, LateFollower
 from embedlog.replicas.partition.leader import Leader, LeaderChanged, decision_of, slot_of
 from embedlog.replicas.partition.node_pauses import NodePauses
 from embedlog.replicas.partition.partition_directories import Decisions, PartitionDirectories
 from embedlog.replicas.rules.events import AlterIsr, Refusal
-from embedlog.replicas.rules.records import Partition as Decided
+from embedlog.replicas.rules.records import PartitionRecord
 from embedlog.storage.call_deadline import work_end
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class InSyncReplicas:
         slot = slot_of(self._decisions.hint(), node)
         return slot is not None and bool(replica.maximal_isr >> slot & 1)
 
-    def is_undecided(self, leader: Leader, node: int, decided: Decided) -> bool:
+    def is_undecided(self, leader: Leader, node: int, decided: PartitionRecord) -> bool:
         """Whether this leader's page adds a node to the ISR of the newest decision: no decision has
         added it (REPLICA-6).
         """
@@ -136,7 +136,7 @@ class InSyncReplicas:
         if self.least_default == 1:
             return 1
         state = self._decisions.hint()
-        decided = state.partitions.get(self._members.place)
+        decided = state.partitions.get(self._members.partition_id)
         if decided is None:
             return 1
         return state.required_size(decided, self.least_default)
@@ -286,7 +286,7 @@ class InSyncReplicas:
 
     def note_appended(self) -> None:
         """Records were appended with `acks=1`: the housekeeper of this process commits them."""
-        self._directories.appended(self._members.place, self._members.topic)
+        self._directories.appended(self._members.partition_id, self._members.topic)
 
     def too_few_error(self, leader: Leader) -> NotEnoughReplicasError:
         """The error of an append that the leader refuses, because the decided ISR is too small."""
@@ -369,7 +369,7 @@ class InSyncReplicas:
         def shrink_isr(state: State, offset: int) -> AlterIsr:
             decided = self._members.find_decision(state)
             return AlterIsr(
-                self._members.place,
+                self._members.partition_id,
                 leader.epoch,
                 decided.partition_epoch,
                 tuple(member for member in decided.isr if member != node),
@@ -399,7 +399,7 @@ class InSyncReplicas:
         if loaded is not None:
             restart = partial(loaded.replica.restart_damaged, leader.shown().log_start, deadline_ns)
             return self._directories.run_at(node, restart, slow=True)
-        renew = partial(member.directory.renew, self._members.place, state)
+        renew = partial(member.directory.renew, self._members.partition_id, state)
         return self._directories.run_at(node, renew, slow=True)
 
     def check_outside_isr(self, leader: Leader, node: int, deadline_ns: int) -> State:
@@ -424,7 +424,7 @@ class InSyncReplicas:
         """A replica that is loaded although its repair fails: it has no role now. None if it is not
         loaded.
         """
-        with suppress(*DAMAGE):
+        with suppress(*LOAD_ERRORS):
             partition = self._members.find_replica(node, damaged=True)
             if partition is not None and partition.replica.lose_role(deadline_ns):
                 return partition
@@ -478,7 +478,7 @@ class InSyncReplicas:
             ):
                 return False
             event = AlterIsr(
-                self._members.place,
+                self._members.partition_id,
                 leader.epoch,
                 decided.partition_epoch,
                 (*decided.isr, node),

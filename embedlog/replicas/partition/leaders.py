@@ -35,8 +35,7 @@ from embedlog.replicas.partition.node_pauses import NodePauses
 from embedlog.replicas.partition.partition_directories import Decisions, PartitionDirectories
 from embedlog.replicas.partition.staged_epochs import StagedEpochs
 from embedlog.replicas.rules.events import Condition, Elect, Election, Refusal, Seen
-from embedlog.replicas.rules.records import NO_LEADER
-from embedlog.replicas.rules.records import Partition as Decided
+from embedlog.replicas.rules.records import NO_LEADER, PartitionRecord
 
 if TYPE_CHECKING:
     from embedlog.partition.replication.replica_log import Staging
@@ -109,7 +108,7 @@ class Leaders:
             if (is_present or reason) and not self._members.wait(version, deadline_ns):
                 raise self._members.unavailable_error(decided, reason)
 
-    def _find_readable(self, decided: Decided) -> Leader:
+    def _find_readable(self, decided: PartitionRecord) -> Leader:
         """For a reader that changes nothing: the leader, or the member of the ISR with the highest
         watermark.
         """
@@ -137,7 +136,7 @@ class Leaders:
         """The decided leader if its page shows that it leads; nothing is installed or elected for
         that.
         """
-        decided = self._decisions.hint().partitions.get(self._members.place)
+        decided = self._decisions.hint().partitions.get(self._members.partition_id)
         if decided is None:
             return None
         partition = self._members.find_replica(decided.leader)
@@ -154,7 +153,7 @@ class Leaders:
         with suppress(EmbedlogError):
             self.install_leader(self._decisions.hint(), deadline_ns)
 
-    def _is_present(self, decided: Decided) -> bool:
+    def _is_present(self, decided: PartitionRecord) -> bool:
         """Whether the decided leader's directory is usable, and registered as at its election."""
         if decided.leader == NO_LEADER:
             return False
@@ -230,7 +229,7 @@ class Leaders:
         if state is read:
             return True
         decided = self._members.find_decision(read)
-        if state.partitions.get(self._members.place) != decided:
+        if state.partitions.get(self._members.partition_id) != decided:
             return False
         return state.required_size(decided) == read.required_size(decided)
 
@@ -304,7 +303,7 @@ class Leaders:
         directory.
         """
         reason = self._directories.undecided_reason() or self._directories.undecided_reason(
-            self._members.place
+            self._members.partition_id
         )
         if reason:
             return reason
@@ -328,7 +327,7 @@ class Leaders:
             if outcome is Refusal.ELECTION_NOT_NEEDED:
                 return ""
             reason = str(outcome.value)
-            self._directories.note_undecided(self._members.place, reason)
+            self._directories.note_undecided(self._members.partition_id, reason)
             return reason
         elected = (self, *(peers[number] for number in outcome.others))
         staged = StagedEpochs(elected)
@@ -360,14 +359,14 @@ class Leaders:
             is_allowed = self.unclean_default
         is_due = bool(self._unled_ns) and system.boot_ns() - self._unled_ns >= UNCLEAN_NS
         return Elect(
-            self._members.place,
+            self._members.partition_id,
             Election.OFFLINE,
             decided.partition_epoch,
             self.observe_replicas(decided),
             allowed=is_allowed and is_due,
         )
 
-    def _raise_epoch_of_leader(self, decided: Decided, deadline_ns: int) -> str:
+    def _raise_epoch_of_leader(self, decided: PartitionRecord, deadline_ns: int) -> str:
         """Raise the leader epoch above that of the page of the decided leader; the reason if that
         is not possible now.
         """
@@ -403,7 +402,9 @@ class Leaders:
                 raise EligibleLeadersNotAvailableError(
                     text, expected=f"one of {list(decided.replicas)}", found=list(decided.isr)
                 )
-            return Elect(self._members.place, Election.OFFLINE, decided.partition_epoch, observed)
+            return Elect(
+                self._members.partition_id, Election.OFFLINE, decided.partition_epoch, observed
+            )
 
         self._decisions.propose(
             Steps([elect_other]), deadline_ns, reason=f"node {leader.node}: {reason}"
@@ -416,7 +417,7 @@ class Leaders:
         own = self._members.find_decision(state)
         self._load_replicas(own)
         for peer in self.peers():
-            decided = state.partitions.get(peer._members.place)
+            decided = state.partitions.get(peer._members.partition_id)
             if decided is None or peer is self or decided.leader != own.leader:
                 continue
             if not peer._is_present(decided) and not peer._pauses.has_paused_elections(
@@ -426,7 +427,7 @@ class Leaders:
                 unled.append(peer)
         return unled
 
-    def _load_replicas(self, decided: Decided) -> None:
+    def _load_replicas(self, decided: PartitionRecord) -> None:
         """Load the replicas that this process has not opened yet: the decision holds locks for
         which others wait.
         """
@@ -436,7 +437,7 @@ class Leaders:
                 if member is not None:
                     self._members.load_replica(member)
 
-    def observe_replicas(self, decided: Decided) -> dict[int, Seen]:
+    def observe_replicas(self, decided: PartitionRecord) -> dict[int, Seen]:
         """The replicas that this process reaches."""
         observed: dict[int, Seen] = {}
         for node in decided.replicas:

@@ -27,16 +27,15 @@ from embedlog.errors import (
 )
 from embedlog.replicas.decisions.proposals import Steps
 from embedlog.replicas.members.open_directories import (
-    DAMAGE,
-    Damage,
+    LOAD_ERRORS,
+    DamagedReplica,
     OpenDirectories,
     OpenDirectory,
 )
 from embedlog.replicas.partition.copy_rate import RateLimit, Throttle, is_throttled
 from embedlog.replicas.partition.leader import Leader
-from embedlog.replicas.rules.events import Place, RaiseEpoch, Refusal
-from embedlog.replicas.rules.records import NO_LEADER
-from embedlog.replicas.rules.records import Partition as Decided
+from embedlog.replicas.rules.events import PartitionId, RaiseEpoch, Refusal
+from embedlog.replicas.rules.records import NO_LEADER, PartitionRecord
 from embedlog.storage.call_deadline import NEVER_NS, bound_deadline, wait_end
 from embedlog.telemetry import log_messages
 
@@ -74,7 +73,7 @@ class Decisions(Protocol):
 
     def propose(
         self, steps: proposals.Steps, deadline_ns: int | None = None, *, reason: str = ""
-    ) -> proposals.Decided | Refusal:
+    ) -> proposals.Decision | Refusal:
         """Decide about events, each derived from the newest state. The reason is for the log."""
 
 
@@ -82,24 +81,28 @@ class PartitionDirectories:
     """The replicas of one partition, for this process. Threads: any."""
 
     def __init__(
-        self, directories: OpenDirectories, decisions: Decisions, place: Place, topic: str
+        self,
+        directories: OpenDirectories,
+        decisions: Decisions,
+        partition_id: PartitionId,
+        topic: str,
     ) -> None:
         self._directories = directories
         self._decisions = decisions
-        self._place = place
+        self._partition_id = partition_id
         self.topic = topic
-        self.number = place[1]
+        self.number = partition_id[1]
         self.name = f"{topic}-{self.number}"
         # the nodes whose replica was found damaged here, until it is repaired
-        self.damaged: dict[int, Damage] = {}
+        self.damaged: dict[int, DamagedReplica] = {}
 
     @property
-    def place(self) -> Place:
-        return self._place
+    def partition_id(self) -> PartitionId:
+        return self._partition_id
 
     @property
     def topic_id(self) -> UUID:
-        return self._place[0]
+        return self._partition_id[0]
 
     @property
     def changes(self) -> int:
@@ -169,7 +172,7 @@ class PartitionDirectories:
 
     def is_deleted(self) -> bool:
         """Whether the topic was deleted, as far as one copy of the decision log shows."""
-        return self._place not in self._decisions.hint().partitions
+        return self._partition_id not in self._decisions.hint().partitions
 
     def usable_directory(self, node: int) -> OpenDirectory | None:
         """The directory of a node if this process uses its replica now, otherwise None."""
@@ -205,7 +208,7 @@ class PartitionDirectories:
             try:
                 if member is not None:
                     self.open_replica(member).published()
-            except DAMAGE as problem:
+            except LOAD_ERRORS as problem:
                 problems[node] = problem
         return problems
 
@@ -233,10 +236,12 @@ class PartitionDirectories:
             raise LeaderNotAvailableError(f"the directory of node {member.node} is away")
         directory = member.directory
         if self._directories.worker(member.node) is None or directory.is_present(
-            self._place, self.topic
+            self._partition_id, self.topic
         ):
-            return directory.replica(self._place, self.topic, self._decisions.hint)
-        open_replica = partial(directory.replica, self._place, self.topic, self._decisions.hint)
+            return directory.replica(self._partition_id, self.topic, self._decisions.hint)
+        open_replica = partial(
+            directory.replica, self._partition_id, self.topic, self._decisions.hint
+        )
         return self._directories.run_at(member.node, open_replica, slow=True)
 
     def load_replica(self, member: OpenDirectory) -> Partition:
@@ -246,18 +251,18 @@ class PartitionDirectories:
             self._directories.run_at(member.node, partition.published, slow=True)
         return partition
 
-    def open_new_members(self, decided: Decided) -> None:
+    def open_new_members(self, decided: PartitionRecord) -> None:
         """Open the directories of replicas that another process has added to the set."""
         if any(self._directories.member(node) is None for node in decided.replicas):
             self._directories.follow()
 
     # ---- the decisions ---------------------------------------------------------------------------
 
-    def find_decision(self, state: State) -> Decided:
+    def find_decision(self, state: State) -> PartitionRecord:
         """The decision of a state about this partition. Raises UnknownTopicOrPartitionError: the
         topic was deleted.
         """
-        decided = state.partitions.get(self._place)
+        decided = state.partitions.get(self._partition_id)
         if decided is None:  # its decision was there when this object was made
             raise UnknownTopicOrPartitionError(
                 f"topic {self.topic} was deleted", found=f"no decision about {self.name}"
@@ -272,7 +277,7 @@ class PartitionDirectories:
         """Whether a decision has another leader, or the topic was deleted. The page of a failed
         leader need not show it.
         """
-        decided = self._decisions.hint().partitions.get(self._place)
+        decided = self._decisions.hint().partitions.get(self._partition_id)
         return decided is None or decided.leader_epoch > leader.epoch
 
     def is_leading(self, leader: Leader) -> bool:
@@ -294,7 +299,7 @@ class PartitionDirectories:
         now, page_replica = replica.replica.published()
         if page_replica.role != replication.ROLE_NONE or now.epoch <= epoch:
             return False
-        event = RaiseEpoch(self._place, now.epoch)
+        event = RaiseEpoch(self._partition_id, now.epoch)
         self._decisions.propose(
             Steps([lambda state, offset: event]),
             deadline_ns,
@@ -307,7 +312,7 @@ class PartitionDirectories:
         the leader is there.
         """
         state = self._decisions.hint()
-        decided = state.partitions.get(self._place)
+        decided = state.partitions.get(self._partition_id)
         if decided is None or decided.leader == NO_LEADER:
             return -1, ()
         nodes = tuple(
@@ -319,7 +324,9 @@ class PartitionDirectories:
 
     # ---- messages --------------------------------------------------------------------------------
 
-    def unavailable_error(self, decided: Decided | None, reason: str) -> LeaderNotAvailableError:
+    def unavailable_error(
+        self, decided: PartitionRecord | None, reason: str
+    ) -> LeaderNotAvailableError:
         text = f"no replica of {self.name} leads before the deadline"
         states = list[str]()
         if decided is not None:
@@ -418,7 +425,7 @@ class PartitionDirectories:
 
     def _note_damage(self, node: int, problem: EmbedlogError) -> None:
         """Use another replica for a while: the other partitions of the directory stay in use."""
-        self.damaged.setdefault(node, Damage()).note()
+        self.damaged.setdefault(node, DamagedReplica()).note()
         self._directories.note_damage(node, self.name, problem)
         text = f"{self.name}: the replica of node {node} is damaged"
         log_messages.report(

@@ -22,9 +22,8 @@ from embedlog.replicas.partition.leaders import Leaders
 from embedlog.replicas.partition.node_pauses import NodePauses
 from embedlog.replicas.partition.partition_directories import Decisions, PartitionDirectories
 from embedlog.replicas.partition.usual_reads import LeaderWatch
-from embedlog.replicas.rules.events import Place
-from embedlog.replicas.rules.records import NO_LEADER
-from embedlog.replicas.rules.records import Partition as Decided
+from embedlog.replicas.rules.events import PartitionId
+from embedlog.replicas.rules.records import NO_LEADER, PartitionRecord
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -38,21 +37,25 @@ class PartitionReplicas:
     """The replicas of one partition, for this process. Threads: any."""
 
     def __init__(
-        self, directories: OpenDirectories, decisions: Decisions, place: Place, topic: str
+        self,
+        directories: OpenDirectories,
+        decisions: Decisions,
+        partition_id: PartitionId,
+        topic: str,
     ) -> None:
         pauses = NodePauses()
         self._directories = directories
         self._decisions = decisions
         self._pauses = pauses
-        self.members = PartitionDirectories(directories, decisions, place, topic)
+        self.members = PartitionDirectories(directories, decisions, partition_id, topic)
         self.in_sync = InSyncReplicas(self.members, directories, decisions, pauses)
         self.leaders = Leaders(self.members, directories, decisions, self.in_sync, pauses)
-        self.place = place
+        self.partition_id = partition_id
         self.topic = topic
         self.number = self.members.number
         self.name = self.members.name
         # the decision, the directories and the leader of `tend`
-        self._last_round: tuple[Decided, int, Partition] | None = None
+        self._last_round: tuple[PartitionRecord, int, Partition] | None = None
 
     @property
     def topic_id(self) -> UUID:
@@ -98,7 +101,7 @@ class PartitionReplicas:
             return self.in_sync.has_spread_all(self._last_round[2].published())
         return True
 
-    def is_in_order(self, decided: Decided) -> bool:
+    def is_in_order(self, decided: PartitionRecord) -> bool:
         """Whether `tend` has nothing to do: all replicas are in sync, and everything is
         committed.
         """

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
     from embedlog.partition.replication.replica_log import Followers
     from embedlog.replicas.members.directory_workers import DirectoryWorker
-    from embedlog.replicas.rules.events import Place
+    from embedlog.replicas.rules.events import PartitionId
     from embedlog.types import OffsetAndTimestamp
 
 
@@ -126,9 +126,9 @@ class ReplicatedPartition:
         return self._replicas.members.is_deleted()
 
     @property
-    def place(self) -> Place:
+    def partition_id(self) -> PartitionId:
         """The topic's id and the number."""
-        return self._replicas.place
+        return self._replicas.partition_id
 
     @property
     def topic_id(self) -> bytes:

@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from embedlog.replicas.rules.elections import (
-    Decision,
+    Ruling,
     best_candidate,
     change_partition,
     complete_nodes,
@@ -48,7 +48,7 @@ from embedlog.replicas.rules.events import (
 from embedlog.replicas.rules.records import (
     NO_LEADER,
     SLOTS,
-    Partition,
+    PartitionRecord,
     Record,
     RegisterBroker,
     Tombstone,
@@ -59,7 +59,7 @@ from embedlog.replicas.rules.state import State, with_throttle
 from embedlog.replicas.rules.topics import held_records
 
 
-def register(state: State, event: Register) -> Decision:
+def register(state: State, event: Register) -> Ruling:
     """The present registration id and broker epoch of a registered directory. Nothing if another
     process has it open already.
     """
@@ -103,7 +103,7 @@ def register(state: State, event: Register) -> Decision:
     return tuple(records)
 
 
-def _without_member(state: State, old: Partition, event: Register) -> Partition | None:
+def _without_member(state: State, old: PartitionRecord, event: Register) -> PartitionRecord | None:
     """The partition after this node left ISR and ELR; None if it stays, or is in neither of
     them.
     """
@@ -150,7 +150,7 @@ def _without_member(state: State, old: Partition, event: Register) -> Partition 
     return elect_leader(state, replace(base, strangers=noted), leader, seen)
 
 
-def add(state: State, event: Add) -> Decision:
+def add(state: State, event: Add) -> Ruling:
     """A new directory."""
     identity = event.identity
     refusal = _check_identity(state, identity)
@@ -186,7 +186,7 @@ def add(state: State, event: Add) -> Decision:
     return (new, *held_records(new, event.held))
 
 
-def retire(state: State, event: Retire) -> Decision:
+def retire(state: State, event: Retire) -> Ruling:
     """The end of a directory in the set, or its mark while partitions name it."""
     old = state.nodes.get(event.node)
     if old is None:
@@ -202,7 +202,7 @@ def retire(state: State, event: Retire) -> Decision:
     return UnregisterBroker(event.node, old.broker_epoch), Tombstone(key_of(old))
 
 
-def force_retire(state: State, event: ForceRetire) -> Decision:
+def force_retire(state: State, event: ForceRetire) -> Ruling:
     """The end of a directory with all its replicas, in another generation of the set."""
     old = state.nodes.get(event.node)
     if old is None:
@@ -226,7 +226,7 @@ def force_retire(state: State, event: ForceRetire) -> Decision:
     return tuple(records)
 
 
-def _without_replica(state: State, old: Partition, event: ForceRetire) -> Partition:
+def _without_replica(state: State, old: PartitionRecord, event: ForceRetire) -> PartitionRecord:
     """The partition without a replica; its leader is elected among the rest if it led, or if
     nothing else is in sync.
     """
@@ -277,7 +277,7 @@ def _find_successor(state: State, node: int) -> int:
     return successor.node
 
 
-def set_voter(state: State, event: SetVoter) -> Decision:
+def set_voter(state: State, event: SetVoter) -> Ruling:
     """Another voter, or one less."""
     old = state.nodes.get(event.node)
     if old is None:

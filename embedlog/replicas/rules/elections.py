@@ -34,14 +34,14 @@ from embedlog.replicas.rules.events import (
     Elect,
     Election,
     Observed,
-    Place,
+    PartitionId,
     RaiseEpoch,
     Refusal,
 )
-from embedlog.replicas.rules.records import NO_LEADER, Partition, Record
+from embedlog.replicas.rules.records import NO_LEADER, PartitionRecord, Record
 from embedlog.replicas.rules.state import State, condition_of, serves
 
-Decision: TypeAlias = tuple[Record, ...] | Refusal
+Ruling: TypeAlias = tuple[Record, ...] | Refusal
 
 LAST_EPOCH: Final = 2**31 - 2
 NOT_COMPLETE: Final = frozenset({Condition.CRASHED, Condition.STRANGER})
@@ -50,9 +50,9 @@ NOT_COMPLETE: Final = frozenset({Condition.CRASHED, Condition.STRANGER})
 # ---- the new record of a partition ---------------------------------------------------------------
 
 
-def at_change(state: State, place: Place, change: int) -> Partition | Refusal:
+def at_change(state: State, partition_id: PartitionId, change: int) -> PartitionRecord | Refusal:
     """The partition, if no decision about it was made since `change`."""
-    partition = state.partitions.get(place)
+    partition = state.partitions.get(partition_id)
     if partition is None:
         return Refusal.UNKNOWN_TOPIC_OR_PARTITION
     if partition.partition_epoch != change:
@@ -62,7 +62,7 @@ def at_change(state: State, place: Place, change: int) -> Partition | Refusal:
 
 def change_partition(
     state: State,
-    old: Partition,
+    old: PartitionRecord,
     *,
     isr: Iterable[int],
     eligible: Iterable[int] = (),
@@ -70,7 +70,7 @@ def change_partition(
     leader: int | None = None,
     recovering: bool = False,
     strangers: Iterable[int] = (),
-) -> Partition:
+) -> PartitionRecord:
     """The partition after one more decision; an election if there is a `leader`. `eligible` become
     the ELR if it is needed.
 
@@ -105,7 +105,9 @@ def change_partition(
     )
 
 
-def elect_leader(state: State, old: Partition, leader: int, seen: Observed) -> Partition:
+def elect_leader(
+    state: State, old: PartitionRecord, leader: int, seen: Observed
+) -> PartitionRecord:
     """The partition after the election of a complete member."""
     isr = {leader} | {
         node for node in old.isr if condition_of(state, seen, node) is Condition.COMPLETE
@@ -115,7 +117,7 @@ def elect_leader(state: State, old: Partition, leader: int, seen: Observed) -> P
     )
 
 
-def eligible_members(state: State, old: Partition, seen: Observed) -> set[int]:
+def eligible_members(state: State, old: PartitionRecord, seen: Observed) -> set[int]:
     """The members of ISR and ELR that may have all committed records: all that were not found
     incomplete.
     """
@@ -124,7 +126,7 @@ def eligible_members(state: State, old: Partition, seen: Observed) -> set[int]:
     }
 
 
-def best_candidate(old: Partition, candidates: Iterable[int], seen: Observed) -> int:
+def best_candidate(old: PartitionRecord, candidates: Iterable[int], seen: Observed) -> int:
     """The candidate with the most advanced log."""
     order = {node: position for position, node in enumerate(old.replicas)}
 
@@ -139,7 +141,9 @@ def complete_nodes(state: State, nodes: Iterable[int], seen: Observed) -> list[i
     return [node for node in nodes if condition_of(state, seen, node) is Condition.COMPLETE]
 
 
-def _directories_of(state: State, old: Partition, assigned: Sequence[int]) -> tuple[UUID, ...]:
+def _directories_of(
+    state: State, old: PartitionRecord, assigned: Sequence[int]
+) -> tuple[UUID, ...]:
     earlier = dict(zip(old.replicas, old.directories, strict=True))
     return tuple(
         state.nodes[node].directory if node in state.nodes else earlier[node] for node in assigned
@@ -149,14 +153,14 @@ def _directories_of(state: State, old: Partition, assigned: Sequence[int]) -> tu
 # ---- the ISR -------------------------------------------------------------------------------------
 
 
-def alter_isr(state: State, event: AlterIsr) -> Decision:
+def alter_isr(state: State, event: AlterIsr) -> Ruling:
     """Another ISR, proposed by the leader. Nothing if it is the present one, unless it is to be
     renewed.
     """
-    present = state.partitions.get(event.place)
+    present = state.partitions.get(event.partition_id)
     if present is not None and event.leader_epoch != present.leader_epoch:
         return Refusal.FENCED_LEADER_EPOCH
-    old = at_change(state, event.place, event.change)
+    old = at_change(state, event.partition_id, event.change)
     if isinstance(old, Refusal):
         return old
     isr = set(event.isr)
@@ -185,9 +189,9 @@ def _is_eligible(state: State, node: int, registration_id: UUID | None) -> bool:
 # ---- elections -----------------------------------------------------------------------------------
 
 
-def elect(state: State, event: Elect) -> Decision:
+def elect(state: State, event: Elect) -> Ruling:
     """A leader for a partition, by the kind of the election."""
-    old = at_change(state, event.place, event.change)
+    old = at_change(state, event.partition_id, event.change)
     if isinstance(old, Refusal):
         return old
     match event.kind:
@@ -199,9 +203,9 @@ def elect(state: State, event: Elect) -> Decision:
             return _elect_unclean(state, old, event.seen, event.node)
 
 
-def raise_epoch(state: State, event: RaiseEpoch) -> Decision:
+def raise_epoch(state: State, event: RaiseEpoch) -> Ruling:
     """A leader epoch above a later one of a replica. The leader continues in it."""
-    old = state.partitions.get(event.place)
+    old = state.partitions.get(event.partition_id)
     if old is None:
         return Refusal.UNKNOWN_TOPIC_OR_PARTITION
     if old.leader_epoch >= event.epoch:
@@ -212,26 +216,28 @@ def raise_epoch(state: State, event: RaiseEpoch) -> Decision:
 
 
 def _elect_offline(
-    state: State, old: Partition, seen: Observed, *, allowed: bool = False
-) -> Decision:
+    state: State, old: PartitionRecord, seen: Observed, *, allowed: bool = False
+) -> Ruling:
     """The election of an eligible replica; of another one if that is `allowed` and needed."""
-    decision = _elect_eligible(state, old, seen)
-    if not allowed or _is_settled(decision):
-        return decision
+    ruling = _elect_eligible(state, old, seen)
+    if not allowed or _is_settled(ruling):
+        return ruling
     unclean = _elect_unclean(state, old, seen, None)
     if isinstance(unclean, Refusal):
-        return decision
+        return ruling
     return unclean
 
 
-def _is_settled(decision: Decision) -> bool:
+def _is_settled(ruling: Ruling) -> bool:
     """Whether an election finds a leader, or needs none."""
-    if isinstance(decision, Refusal):
-        return decision is Refusal.ELECTION_NOT_NEEDED
-    return any(isinstance(record, Partition) and record.leader != NO_LEADER for record in decision)
+    if isinstance(ruling, Refusal):
+        return ruling is Refusal.ELECTION_NOT_NEEDED
+    return any(
+        isinstance(record, PartitionRecord) and record.leader != NO_LEADER for record in ruling
+    )
 
 
-def _elect_eligible(state: State, old: Partition, seen: Observed) -> Decision:
+def _elect_eligible(state: State, old: PartitionRecord, seen: Observed) -> Ruling:
     """The election of a replica that may have all committed records."""
     if serves(state, old, seen):
         return Refusal.ELECTION_NOT_NEEDED
@@ -271,12 +277,12 @@ def _elect_eligible(state: State, old: Partition, seen: Observed) -> Decision:
     )
 
 
-def _candidates(state: State, old: Partition, seen: Observed) -> list[int]:
+def _candidates(state: State, old: PartitionRecord, seen: Observed) -> list[int]:
     """The replicas that may lead."""
     return complete_nodes(state, old.isr, seen) or complete_nodes(state, old.elr, seen)
 
 
-def _crashed_candidates(state: State, old: Partition, seen: Observed) -> list[int] | Refusal:
+def _crashed_candidates(state: State, old: PartitionRecord, seen: Observed) -> list[int] | Refusal:
     """The candidates after a crash of members of the ISR or the ELR; none if no member crashed."""
     members = (*old.isr, *old.elr)
     crashed = [node for node in members if condition_of(state, seen, node) is Condition.CRASHED]
@@ -291,7 +297,7 @@ def _crashed_candidates(state: State, old: Partition, seen: Observed) -> list[in
     return Refusal.WAIT_FOR_REPLICAS
 
 
-def _elect_preferred(state: State, old: Partition, seen: Observed) -> Decision:
+def _elect_preferred(state: State, old: PartitionRecord, seen: Observed) -> Ruling:
     preferred = old.replicas[0]
     if old.leader == preferred and serves(state, old, seen):
         return Refusal.ELECTION_NOT_NEEDED
@@ -305,11 +311,11 @@ def _elect_preferred(state: State, old: Partition, seen: Observed) -> Decision:
     return (elect_leader(state, old, preferred, seen),)
 
 
-def _elect_unclean(state: State, old: Partition, seen: Observed, node: int | None) -> Decision:
+def _elect_unclean(state: State, old: PartitionRecord, seen: Observed, node: int | None) -> Ruling:
     if node is None:
-        decision = _elect_offline(state, old, seen)
-        if _is_settled(decision):
-            return decision
+        ruling = _elect_offline(state, old, seen)
+        if _is_settled(ruling):
+            return ruling
     elif old.leader == node and old.isr == (node,) and serves(state, old, seen):
         return Refusal.ELECTION_NOT_NEEDED
     candidates = [

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from embedlog.replicas.rules.records import TOPIC
 
-Place: TypeAlias = tuple[UUID, int]  # topic id and number of a partition
+PartitionId: TypeAlias = tuple[UUID, int]  # topic id and number of a partition
 
 
 class Refusal(Enum):
@@ -120,7 +120,7 @@ class AlterIsr:
     (REPLICA-6).
     """
 
-    place: Place
+    partition_id: PartitionId
     leader_epoch: int
     change: int
     isr: tuple[int, ...]
@@ -137,7 +137,7 @@ class Elect:
     time.
     """
 
-    place: Place
+    partition_id: PartitionId
     kind: Election
     change: int
     seen: Observed
@@ -151,7 +151,7 @@ class RaiseEpoch:
     begun it.
     """
 
-    place: Place
+    partition_id: PartitionId
     epoch: int
 
 
@@ -161,7 +161,7 @@ class Reassign:
     without a limit.
     """
 
-    place: Place
+    partition_id: PartitionId
     change: int
     target: tuple[int, ...]
     throttle: int | None = None
@@ -171,7 +171,7 @@ class Reassign:
 class CancelReassignment:
     """The partition shall keep its original replicas."""
 
-    place: Place
+    partition_id: PartitionId
     change: int
     seen: Observed
 
@@ -180,7 +180,7 @@ class CancelReassignment:
 class FinishReassignment:
     """All replicas of the target are in the ISR."""
 
-    place: Place
+    partition_id: PartitionId
     change: int
     seen: Observed
 
@@ -237,7 +237,7 @@ class SetConfig:
     resource: str
     changes: Mapping[str, str | None]
     kind: int = TOPIC
-    seen: Mapping[Place, Observed] = field(default_factory=dict)
+    seen: Mapping[PartitionId, Observed] = field(default_factory=dict)
 
 
 # ---- directories ---------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ class Register:
     offset: int
     alive: bool = False
     fresh: bool = False
-    seen: Mapping[Place, Observed] = field(default_factory=dict)
+    seen: Mapping[PartitionId, Observed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +326,7 @@ class ForceRetire:
     """
 
     node: int
-    seen: Mapping[Place, Observed] = field(default_factory=dict)
+    seen: Mapping[PartitionId, Observed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@
   and so does the cancellation.
 - The end needs every replica of the target in the ISR. One decision makes the target assignment and
   ISR, with a leader from it, in a new leader epoch.
-- The throttle of a reassignment is in the Partition record until the end, so that every process
+- The throttle of a reassignment is in the PartitionRecord until the end, so that every process
   obeys it.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from embedlog.replicas.rules.elections import (
-    Decision,
+    Ruling,
     at_change,
     best_candidate,
     change_partition,
@@ -31,13 +31,13 @@ from embedlog.replicas.rules.events import (
     Reassign,
     Refusal,
 )
-from embedlog.replicas.rules.records import Partition
+from embedlog.replicas.rules.records import PartitionRecord
 from embedlog.replicas.rules.state import State, throttle_of, with_throttle
 
 
-def reassign(state: State, event: Reassign) -> Decision:
+def reassign(state: State, event: Reassign) -> Ruling:
     """The first step to other replicas. Nothing if the target is the present assignment."""
-    old = at_change(state, event.place, event.change)
+    old = at_change(state, event.partition_id, event.change)
     if isinstance(old, Refusal):
         return old
     target = event.target
@@ -67,9 +67,9 @@ def reassign(state: State, event: Reassign) -> Decision:
     return (with_throttle(new, throttle),)
 
 
-def cancel(state: State, event: CancelReassignment) -> Decision:
+def cancel(state: State, event: CancelReassignment) -> Ruling:
     """The assignment without the added replicas."""
-    old = at_change(state, event.place, event.change)
+    old = at_change(state, event.partition_id, event.change)
     if isinstance(old, Refusal):
         return old
     if not old.adding and not old.removing:
@@ -80,9 +80,9 @@ def cancel(state: State, event: CancelReassignment) -> Decision:
     return _settle(state, old, original, event.seen)
 
 
-def finish(state: State, event: FinishReassignment) -> Decision:
+def finish(state: State, event: FinishReassignment) -> Ruling:
     """The target as the assignment."""
-    old = at_change(state, event.place, event.change)
+    old = at_change(state, event.partition_id, event.change)
     if isinstance(old, Refusal):
         return old
     if not old.adding and not old.removing:
@@ -93,7 +93,7 @@ def finish(state: State, event: FinishReassignment) -> Decision:
     return _settle(state, old, target, event.seen)
 
 
-def _settle(state: State, old: Partition, replicas: Sequence[int], seen: Observed) -> Decision:
+def _settle(state: State, old: PartitionRecord, replicas: Sequence[int], seen: Observed) -> Ruling:
     """The partition without a reassignment; the leader stays if it can."""
     candidates = complete_nodes(state, [node for node in replicas if node in old.isr], seen)
     if not candidates:

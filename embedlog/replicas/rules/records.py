@@ -6,7 +6,7 @@ metadata records.
 - A key is the type and the subject of a record, so that compaction keeps the newest record of every
   subject.
 - Fields of embedlog are tagged fields from 10000 up; unknown tagged fields are kept, byte for byte.
-- A Partition record is complete and consistent: the decoder refuses one that no decision can have
+- A PartitionRecord is complete and consistent: the decoder refuses one that no decision can have
   produced.
 - Damaged bytes raise CorruptRecordError, unknown types and versions UnsupportedFormatError; lengths
   are checked first.
@@ -25,7 +25,7 @@ from embedlog.format.wire import LONG, NUMBER, Flexible, uvarint
 
 LOG: Final = "__replica_state"
 NO_LEADER: Final = -1
-TOPIC: Final = 2  # kinds of a Config record
+TOPIC: Final = 2  # kinds of a ConfigRecord
 NODE: Final = 4
 FRAME_VERSION: Final = 1
 SLOTS: Final = 64  # bits of the ISR in a control page
@@ -42,12 +42,12 @@ _GENERATION = 10001
 _PATH = 10002
 _SLOT = 10003
 _OPENING = 10004
-# tags of Partition
+# tags of PartitionRecord
 _RECOVERING = 0
 _ELR = 1
 _LAST_KNOWN = 2
 _LEADER_REGISTRATION_ID = 10000
-# tagged field of a Config record: its topic was created with this value
+# tagged field of a ConfigRecord: its topic was created with this value
 ORIGINAL: Final = (10000, b"")
 _CORDONED_VERSION = 4
 
@@ -93,7 +93,7 @@ class UnregisterBroker:
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class TopicRecord:
     """A topic that exists."""
 
     TYPE: ClassVar[int] = 2
@@ -104,7 +104,7 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class PartitionRecord:
     """One partition after a decision. `replicas` begins with the preferred leader; `directories`
     are in its order.
 
@@ -133,7 +133,7 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class ConfigRecord:
     """One setting of a topic or of a node. None returns it to its default."""
 
     TYPE: ClassVar[int] = 4
@@ -172,7 +172,13 @@ class Tombstone:
 
 
 Change: TypeAlias = (
-    RegisterBroker | UnregisterBroker | Topic | Partition | Config | RemoveTopic | NoOp
+    RegisterBroker
+    | UnregisterBroker
+    | TopicRecord
+    | PartitionRecord
+    | ConfigRecord
+    | RemoveTopic
+    | NoOp
 )
 Record: TypeAlias = Change | Tombstone
 
@@ -191,11 +197,11 @@ def _subject_of(record: Change) -> bytes:
     match record:
         case RegisterBroker() | UnregisterBroker():
             return NUMBER.pack(record.node)
-        case Topic() | RemoveTopic():
+        case TopicRecord() | RemoveTopic():
             return record.topic_id.bytes
-        case Partition():
+        case PartitionRecord():
             return record.topic_id.bytes + NUMBER.pack(record.number)
-        case Config():
+        case ConfigRecord():
             return (
                 _BYTE.pack(record.kind)
                 + _encode_string(record.resource)
@@ -244,7 +250,7 @@ def _encode_register(record: RegisterBroker) -> Encoded:
     return (3 if record.replicas else _CORDONED_VERSION), body, tags
 
 
-def _encode_partition(record: Partition) -> Encoded:
+def _encode_partition(record: PartitionRecord) -> Encoded:
     lists = (record.replicas, record.isr, record.removing, record.adding)
     body = (
         NUMBER.pack(record.number) + record.topic_id.bytes + b"".join(map(_encode_numbers, lists))
@@ -264,7 +270,7 @@ def _encode_partition(record: Partition) -> Encoded:
     return 2, body, tags
 
 
-def _encode_config(record: Config) -> Encoded:
+def _encode_config(record: ConfigRecord) -> Encoded:
     text = (
         _BYTE.pack(record.kind)
         + _encode_string(record.resource)
@@ -281,9 +287,9 @@ _ENCODERS: Final[dict[int, Callable[..., Encoded]]] = {
         NUMBER.pack(record.node) + LONG.pack(record.broker_epoch),
         [],
     ),
-    Topic.TYPE: lambda record: (0, _encode_string(record.name) + record.topic_id.bytes, []),
-    Partition.TYPE: _encode_partition,
-    Config.TYPE: _encode_config,
+    TopicRecord.TYPE: lambda record: (0, _encode_string(record.name) + record.topic_id.bytes, []),
+    PartitionRecord.TYPE: _encode_partition,
+    ConfigRecord.TYPE: _encode_config,
     RemoveTopic.TYPE: lambda record: (0, record.topic_id.bytes, []),
     NoOp.TYPE: lambda record: (0, b"", []),
 }
@@ -431,7 +437,7 @@ def _decode_register(reader: Flexible) -> RegisterBroker:
     )
 
 
-def _decode_partition(reader: Flexible) -> Partition:
+def _decode_partition(reader: Flexible) -> PartitionRecord:
     number = _read_number(reader)
     topic_id = _read_uuid(reader)
     replicas = reader.numbers()
@@ -443,7 +449,7 @@ def _decode_partition(reader: Flexible) -> Partition:
     partition_epoch = _read_number(reader)
     directories = _read_uuids(reader)
     fields = _Fields(reader)
-    record = Partition(
+    record = PartitionRecord(
         topic_id=topic_id,
         number=number,
         replicas=replicas,
@@ -466,7 +472,7 @@ def _decode_partition(reader: Flexible) -> Partition:
     return record
 
 
-def inconsistency(record: Partition) -> str:
+def inconsistency(record: PartitionRecord) -> str:
     """The first reason for which no decision can have produced this record; empty if there is
     none.
     """
@@ -495,27 +501,27 @@ def inconsistency(record: Partition) -> str:
     return ""
 
 
-def _decode_topic(reader: Flexible) -> Topic:
-    return Topic(reader.string(), _read_uuid(reader), _Fields(reader).others())
+def _decode_topic(reader: Flexible) -> TopicRecord:
+    return TopicRecord(reader.string(), _read_uuid(reader), _Fields(reader).others())
 
 
 def _decode_unregister(reader: Flexible) -> UnregisterBroker:
     return UnregisterBroker(_read_node(reader), reader.take(LONG)[0], _Fields(reader).others())
 
 
-def _decode_config(reader: Flexible) -> Config:
+def _decode_config(reader: Flexible) -> ConfigRecord:
     kind = reader.take(_BYTE)[0]
     resource = reader.string()
     name = reader.string()
-    return Config(kind, resource, name, reader.nullable(), _Fields(reader).others())
+    return ConfigRecord(kind, resource, name, reader.nullable(), _Fields(reader).others())
 
 
 _DECODERS: Final[dict[int, tuple[tuple[int, ...], Callable[[Flexible], Change]]]] = {
     RegisterBroker.TYPE: ((3, _CORDONED_VERSION), _decode_register),
     UnregisterBroker.TYPE: ((0,), _decode_unregister),
-    Topic.TYPE: ((0,), _decode_topic),
-    Partition.TYPE: ((2,), _decode_partition),
-    Config.TYPE: ((0,), _decode_config),
+    TopicRecord.TYPE: ((0,), _decode_topic),
+    PartitionRecord.TYPE: ((2,), _decode_partition),
+    ConfigRecord.TYPE: ((0,), _decode_config),
     RemoveTopic.TYPE: (
         (0,),
         lambda reader: RemoveTopic(_read_uuid(reader), _Fields(reader).others()),

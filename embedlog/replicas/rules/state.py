@@ -30,24 +30,24 @@ from uuid import UUID
 
 from embedlog.config.options import parse
 from embedlog.config.topic import TopicConfig
-from embedlog.replicas.rules.events import Condition, Observed, Place
+from embedlog.replicas.rules.events import Condition, Observed, PartitionId
 from embedlog.replicas.rules.records import (
     NODE,
     ORIGINAL,
     TOPIC,
-    Config,
+    ConfigRecord,
     NoOp,
-    Partition,
+    PartitionRecord,
     Record,
     RegisterBroker,
     RemoveTopic,
     Tombstone,
-    Topic,
+    TopicRecord,
     UnregisterBroker,
 )
 
 Setting: TypeAlias = tuple[int, str, str]  # kind, resource, name
-# tag of a Partition record: bytes per second for the copies of its reassignment
+# tag of a PartitionRecord: bytes per second for the copies of its reassignment
 _THROTTLE: Final = 10001
 _RATE: Final = struct.Struct(">q")
 LEAST: Final = "min.insync.replicas"
@@ -64,8 +64,10 @@ class State:
 
     cluster_id: str
     nodes: Mapping[int, RegisterBroker] = field(default_factory=lambda: MappingProxyType({}))
-    topics: Mapping[UUID, Topic] = field(default_factory=lambda: MappingProxyType({}))
-    partitions: Mapping[Place, Partition] = field(default_factory=lambda: MappingProxyType({}))
+    topics: Mapping[UUID, TopicRecord] = field(default_factory=lambda: MappingProxyType({}))
+    partitions: Mapping[PartitionId, PartitionRecord] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
     settings: Mapping[Setting, str] = field(default_factory=lambda: MappingProxyType({}))
     original: frozenset[Setting] = frozenset()  # of the settings
     highest_node: int = -1
@@ -89,7 +91,7 @@ class State:
             if member.replicas and not member.leaving
         }
 
-    def partitions_of(self, topic_id: UUID) -> list[Partition]:
+    def partitions_of(self, topic_id: UUID) -> list[PartitionRecord]:
         """The partitions of a topic by number."""
         partitions = [
             partition for partition in self.partitions.values() if partition.topic_id == topic_id
@@ -107,7 +109,7 @@ class State:
                 decided.append((name, value))
         return _parse(tuple(decided))
 
-    def required_size(self, partition: Partition, default: int = 1) -> int:
+    def required_size(self, partition: PartitionRecord, default: int = 1) -> int:
         """The size of the ISR from which records are committed: `min.insync.replicas`, at most the
         number of replicas.
 
@@ -131,7 +133,7 @@ class State:
         """Whether there is a decision about a setting of a topic, or about that of all topics."""
         return (TOPIC, topic, name) in self.settings or (NODE, "", name) in self.settings
 
-    def is_durable(self, partition: Partition) -> bool:
+    def is_durable(self, partition: PartitionRecord) -> bool:
         """Whether every record of the topic was synced before its acknowledgement, in each
         process.
         """
@@ -181,18 +183,18 @@ class Draft:
             case UnregisterBroker():
                 self._nodes.pop(record.node, None)
                 self._highest = max(self._highest, record.node)
-            case Topic():
+            case TopicRecord():
                 self._topics[record.topic_id] = record
-            case Partition():
+            case PartitionRecord():
                 self._partitions[record.topic_id, record.number] = record
-            case Config():
+            case ConfigRecord():
                 self._set(record)
             case RemoveTopic():
                 self._remove(record.topic_id)
             case NoOp() | Tombstone():
                 pass
 
-    def _set(self, record: Config) -> None:
+    def _set(self, record: ConfigRecord) -> None:
         key = (record.kind, record.resource, record.name)
         self._original.discard(key)
         if record.value is None:
@@ -206,8 +208,8 @@ class Draft:
         self._removed = topic_id
         topic = self._topics.pop(topic_id, None)
         self._partitions = {
-            place: partition
-            for place, partition in self._partitions.items()
+            partition_id: partition
+            for partition_id, partition in self._partitions.items()
             if partition.topic_id != topic_id
         }
         if topic is not None:
@@ -258,12 +260,12 @@ class ReplicaState(Enum):
 
 
 def partition_state(
-    state: State, place: Place, *, installed: bool, seen: Observed
+    state: State, partition_id: PartitionId, *, installed: bool, seen: Observed
 ) -> PartitionState:
     """The state of a partition. `installed`: a decision about it was stored in a leader's page at
     any time.
     """
-    partition = state.partitions.get(place)
+    partition = state.partitions.get(partition_id)
     if partition is None:
         return PartitionState.NON_EXISTENT
     if not installed:
@@ -274,7 +276,13 @@ def partition_state(
 
 
 def replica_state(
-    state: State, place: Place, node: int, *, live: bool, held: bool, known: bool = True
+    state: State,
+    partition_id: PartitionId,
+    node: int,
+    *,
+    live: bool,
+    held: bool,
+    known: bool = True,
 ) -> ReplicaState:
     """The state of a replica. `live`: its directory answers; `held`: it has the partition's
     directory.
@@ -282,7 +290,7 @@ def replica_state(
     `known`: the replica was assigned before. It separates a finished deletion from a replica that
     never was.
     """
-    partition = state.partitions.get(place)
+    partition = state.partitions.get(partition_id)
     if partition is not None and node in partition.replicas:
         if not live:
             return ReplicaState.OFFLINE
@@ -292,7 +300,7 @@ def replica_state(
     return ReplicaState.DELETION_SUCCESSFUL if known else ReplicaState.NON_EXISTENT
 
 
-def serves(state: State, partition: Partition, seen: Observed) -> bool:
+def serves(state: State, partition: PartitionRecord, seen: Observed) -> bool:
     """Whether the leader is complete, and its directory has the registration id with which it was
     elected.
     """
@@ -316,7 +324,7 @@ def condition_of(state: State, seen: Observed, node: int) -> Condition:
     return replica.condition
 
 
-def throttle_of(partition: Partition) -> int | None:
+def throttle_of(partition: PartitionRecord) -> int | None:
     """Bytes per second for the copies of a reassignment; None without a limit."""
     data = dict(partition.others).get(_THROTTLE)
     if data is None or len(data) != _RATE.size:
@@ -324,7 +332,7 @@ def throttle_of(partition: Partition) -> int | None:
     return int(_RATE.unpack(data)[0])
 
 
-def with_throttle(partition: Partition, throttle: int | None) -> Partition:
+def with_throttle(partition: PartitionRecord, throttle: int | None) -> PartitionRecord:
     """The partition with another limit."""
     fields = [(tag, data) for tag, data in partition.others if tag != _THROTTLE]
     if throttle is not None:

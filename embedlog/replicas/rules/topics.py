@@ -32,7 +32,7 @@ from embedlog.errors import (
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
 )
-from embedlog.replicas.rules.elections import Decision, change_partition
+from embedlog.replicas.rules.elections import Ruling, change_partition
 from embedlog.replicas.rules.events import (
     CreatePartitions,
     CreateTopic,
@@ -41,24 +41,24 @@ from embedlog.replicas.rules.events import (
     Refusal,
     SetConfig,
 )
-from embedlog.replicas.rules.placement import Assignment, Racks, Shape, extend, place
+from embedlog.replicas.rules.placement import Assignment, Racks, Shape, extend, place_replicas
 from embedlog.replicas.rules.records import (
     NODE,
     ORIGINAL,
     TOPIC,
-    Config,
-    Partition,
+    ConfigRecord,
+    PartitionRecord,
     Record,
     RegisterBroker,
     RemoveTopic,
     Tombstone,
-    Topic,
+    TopicRecord,
     key_of,
 )
 from embedlog.replicas.rules.state import State, apply_all, serves
 
 
-def create_topic(state: State, event: CreateTopic) -> Decision:
+def create_topic(state: State, event: CreateTopic) -> Ruling:
     """A topic with its settings and partitions."""
     folded = {topic.name.replace(".", "_") for topic in state.topics.values()}
     if event.topic_id in state.topics or event.name.replace(".", "_") in folded:
@@ -71,7 +71,7 @@ def create_topic(state: State, event: CreateTopic) -> Decision:
     if assignment is None:
         try:
             targets = _targets(state, event.live, event.factor)
-            assignment = place(
+            assignment = place_replicas(
                 targets, Shape(event.partitions, event.factor), start=event.start, shift=event.shift
             )
         except (
@@ -82,9 +82,9 @@ def create_topic(state: State, event: CreateTopic) -> Decision:
             return _REFUSALS[type(problem)]
     if not assignment:
         return Refusal.INVALID_PARTITIONS
-    topic = Topic(event.name, event.topic_id)
+    topic = TopicRecord(event.name, event.topic_id)
     configs = [
-        Config(TOPIC, event.name, name, value, (ORIGINAL,))
+        ConfigRecord(TOPIC, event.name, name, value, (ORIGINAL,))
         for name, value in sorted(event.config.items())
     ]
     partitions = _new_partitions(state, topic, assignment, event.live)
@@ -97,11 +97,11 @@ def held_records(directory: RegisterBroker, held: Iterable[HeldTopic]) -> Iterat
     """The topics of the first directory of a set."""
     node = directory.node
     for topic in held:
-        yield Topic(topic.name, topic.topic_id)
+        yield TopicRecord(topic.name, topic.topic_id)
         for name, value in sorted(topic.config.items()):
-            yield Config(TOPIC, topic.name, name, value)
+            yield ConfigRecord(TOPIC, topic.name, name, value)
         for number, epoch in enumerate(topic.epochs):
-            yield Partition(
+            yield PartitionRecord(
                 topic_id=topic.topic_id,
                 number=number,
                 replicas=(node,),
@@ -114,7 +114,7 @@ def held_records(directory: RegisterBroker, held: Iterable[HeldTopic]) -> Iterat
             )
 
 
-def create_partitions(state: State, event: CreatePartitions) -> Decision:
+def create_partitions(state: State, event: CreatePartitions) -> Ruling:
     """More partitions of a topic."""
     topic = state.topics.get(event.topic_id)
     present = state.partitions_of(event.topic_id)
@@ -138,7 +138,7 @@ def create_partitions(state: State, event: CreatePartitions) -> Decision:
     return _new_partitions(state, topic, assignment, event.live, first=len(present), factor=factor)
 
 
-def delete_topic(state: State, event: DeleteTopic) -> Decision:
+def delete_topic(state: State, event: DeleteTopic) -> Ruling:
     """Remove a topic, its partitions and its settings in one decision."""
     topic = state.topics.get(event.topic_id)
     if topic is None:
@@ -147,11 +147,11 @@ def delete_topic(state: State, event: DeleteTopic) -> Decision:
     names = sorted(
         name for kind, resource, name in state.settings if (kind, resource) == (TOPIC, topic.name)
     )
-    removed += [Config(TOPIC, topic.name, name, None) for name in names]
+    removed += [ConfigRecord(TOPIC, topic.name, name, None) for name in names]
     return (RemoveTopic(event.topic_id), *(Tombstone(key_of(record)) for record in removed))
 
 
-def set_config(state: State, event: SetConfig) -> Decision:
+def set_config(state: State, event: SetConfig) -> Ruling:
     """Other settings, and the ends of ELRs that follow from them."""
     if event.kind == TOPIC:
         if event.resource not in {topic.name for topic in state.topics.values()}:
@@ -164,7 +164,7 @@ def set_config(state: State, event: SetConfig) -> Decision:
     records: list[Record] = []
     for name, value in sorted(event.changes.items()):
         if state.settings.get((event.kind, event.resource, name)) != value:
-            records.append(Config(event.kind, event.resource, name, value))
+            records.append(ConfigRecord(event.kind, event.resource, name, value))
     after = apply_all(state, records)
     ended = _with_needless_elr(after)
     for partition in ended:
@@ -201,12 +201,12 @@ def _targets(state: State, live: Iterable[int], least: int) -> Racks:
 
 def _new_partitions(
     state: State,
-    topic: Topic,
+    topic: TopicRecord,
     assignment: Assignment,
     live: Iterable[int],
     first: int = 0,
     factor: int | None = None,
-) -> tuple[Partition, ...] | Refusal:
+) -> tuple[PartitionRecord, ...] | Refusal:
     """New partitions."""
     usable = state.usable_racks()
     if factor is None:
@@ -220,7 +220,7 @@ def _new_partitions(
         directories = tuple(state.nodes[node].directory for node in replicas)
         leader = isr[0]
         partitions.append(
-            Partition(
+            PartitionRecord(
                 topic_id=topic.topic_id,
                 number=number,
                 replicas=replicas,
@@ -235,7 +235,7 @@ def _new_partitions(
     return tuple(partitions)
 
 
-def _with_needless_elr(state: State) -> list[Partition]:
+def _with_needless_elr(state: State) -> list[PartitionRecord]:
     """The partitions whose ISR is large enough, although they have an ELR."""
     return [
         partition
@@ -244,7 +244,7 @@ def _with_needless_elr(state: State) -> list[Partition]:
     ]
 
 
-def _with_another_need(state: State, after: State) -> list[Partition]:
+def _with_another_need(state: State, after: State) -> list[PartitionRecord]:
     """The partitions whose ISR is large enough in one of the two states only, without those whose
     ELR ends.
     """

@@ -41,7 +41,7 @@ from embedlog.replicas.rules.records import (
 from embedlog.replicas.rules.state import State, apply, throttle_of
 from tests.support.replica_sets import (
     CLUSTER,
-    PLACE,
+    PARTITION_ID,
     TOPIC_ID,
     a_set,
     after,
@@ -67,7 +67,7 @@ def crashed(
         identity(node, registration_id=registration_id(node, 1)),
         found,
         offset=99,
-        seen={PLACE: observed or {}},
+        seen={PARTITION_ID: observed or {}},
     )
 
 
@@ -129,7 +129,7 @@ def test_a_stranger_leads_only_if_all_replicas_are_strangers(
     first, second, last = order
     state = with_strangers(with_topic(), first, second)
     observed = {**present(first, second, kind=kind)}
-    election = Elect(PLACE, Election.OFFLINE, partition(state).partition_epoch, observed)
+    election = Elect(PARTITION_ID, Election.OFFLINE, partition(state).partition_epoch, observed)
     found = decide(state, election)
     assert isinstance(found, Refusal) or all(
         each.leader in {NO_LEADER, last} for each in changes_of(found)
@@ -141,7 +141,7 @@ def test_a_stranger_leads_only_if_all_replicas_are_strangers(
         (),
         (1, 2, 3),
     )
-    election = Elect(PLACE, Election.OFFLINE, partition(state).partition_epoch, observed)
+    election = Elect(PARTITION_ID, Election.OFFLINE, partition(state).partition_epoch, observed)
     assert refused(state, election) is Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE, "one of them is away"
     state = after(state, replace(election, seen=observed | present(last, kind=kind)))
     record = partition(state)
@@ -156,7 +156,7 @@ def test_a_stranger_leads_only_if_all_replicas_are_strangers(
 def test_the_only_replica_of_a_partition_leads_although_it_is_a_stranger() -> None:
     state = with_strangers(with_topic((1,), spare=(2, 3)), 1)
     state = after(
-        state, Elect(PLACE, Election.OFFLINE, partition(state).partition_epoch, present(1))
+        state, Elect(PARTITION_ID, Election.OFFLINE, partition(state).partition_epoch, present(1))
     )
     record = partition(state)
     assert (record.leader, record.isr, record.strangers, record.recovering) == (1, (1,), (), False)
@@ -179,7 +179,11 @@ def test_a_stranger_is_noted_until_it_joins() -> None:
         == []
     )
     joined = AlterIsr(
-        PLACE, record.leader_epoch, record.partition_epoch, (1, 2, 3), {3: registration_id(3, 1)}
+        PARTITION_ID,
+        record.leader_epoch,
+        record.partition_epoch,
+        (1, 2, 3),
+        {3: registration_id(3, 1)},
     )
     assert partition(after(state, joined)).strangers == ()
 
@@ -400,7 +404,7 @@ def test_a_directory_retires_after_no_partition_names_it() -> None:
     assert marked.nodes[2].leaving
     assert marked.usable_racks() == {1: None}
     assert refused(marked, Retire(2)) is Refusal.REASSIGNMENT_IN_PROGRESS
-    assert refused(marked, Reassign(PLACE, 0, (1, 3))) is Refusal.INVALID_REPLICA_ASSIGNMENT
+    assert refused(marked, Reassign(PARTITION_ID, 0, (1, 3))) is Refusal.INVALID_REPLICA_ASSIGNMENT
     records = decided(after(marked, DeleteTopic(TOPIC_ID)), Retire(2))
     assert records == (UnregisterBroker(2, 20), Tombstone(key_of(state.nodes[2])))
 
@@ -428,7 +432,7 @@ def test_partitions_keep_the_directory_of_a_node_that_is_gone() -> None:
     state = with_topic()
     before = partition(state).directories
     gone = replace(state, nodes={node: each for node, each in state.nodes.items() if node != 3})
-    assert partition(after(gone, Reassign(PLACE, 0, (2, 1)))).directories == (
+    assert partition(after(gone, Reassign(PARTITION_ID, 0, (2, 1)))).directories == (
         before[1],
         before[0],
         before[2],
@@ -446,7 +450,9 @@ def test_a_topic_may_be_placed_on_one_directory() -> None:
 def test_a_reassignment_that_loses_its_whole_target_is_cancelled() -> None:
     """Before, it had no replica to wait for and could not be finished."""
     state = with_topic((2,), spare=(1, 3))
-    state = after(state, Reassign(PLACE, 0, (1,), 1000), ForceRetire(1, {PLACE: seen("2")}))
+    state = after(
+        state, Reassign(PARTITION_ID, 0, (1,), 1000), ForceRetire(1, {PARTITION_ID: seen("2")})
+    )
     found = partition(state)
     assert (found.replicas, found.isr, found.leader, found.adding, found.removing) == (
         (2,),
@@ -460,15 +466,21 @@ def test_a_reassignment_that_loses_its_whole_target_is_cancelled() -> None:
 
 def test_a_reassignment_continues_if_a_part_of_its_target_is_left() -> None:
     state = with_topic((3,), spare=(1, 2))
-    state = after(state, Reassign(PLACE, 0, (1, 2), 1000), ForceRetire(1, {PLACE: seen("3")}))
+    state = after(
+        state, Reassign(PARTITION_ID, 0, (1, 2), 1000), ForceRetire(1, {PARTITION_ID: seen("3")})
+    )
     assert (partition(state).adding, partition(state).removing, throttle_of(partition(state))) == (
         (2,),
         (3,),
         1000,
     )
-    joined = AlterIsr(PLACE, 0, partition(state).partition_epoch, (2, 3), {2: registration_id(2)})
+    joined = AlterIsr(
+        PARTITION_ID, 0, partition(state).partition_epoch, (2, 3), {2: registration_id(2)}
+    )
     state = after(state, joined)
-    state = after(state, FinishReassignment(PLACE, partition(state).partition_epoch, seen("2 3")))
+    state = after(
+        state, FinishReassignment(PARTITION_ID, partition(state).partition_epoch, seen("2 3"))
+    )
     assert (partition(state).replicas, partition(state).leader) == ((2,), 2)
 
 
@@ -488,14 +500,14 @@ def test_a_partition_without_another_replica_does_not_begin_in_a_witness_or_a_le
 def test_a_partition_that_waits_for_a_stranger_waits_after_the_removal_of_another_one() -> None:
     alone = having(with_topic(), isr=(1,))
     waiting = after(alone, crashed(1, seen("2 3"), Condition.STRANGER))
-    record = partition(after(waiting, ForceRetire(3, {PLACE: seen("2")})))
+    record = partition(after(waiting, ForceRetire(3, {PARTITION_ID: seen("2")})))
     assert (record.leader, record.replicas, record.isr, record.strangers) == (
         NO_LEADER,
         (1, 2),
         (),
         (1,),
     )
-    record = partition(after(waiting, ForceRetire(1, {PLACE: seen("2 3")})))
+    record = partition(after(waiting, ForceRetire(1, {PARTITION_ID: seen("2 3")})))
     assert (record.leader, record.replicas, record.isr, record.strangers) == (
         2,
         (2, 3),

@@ -21,7 +21,7 @@ from embedlog.replicas.rules.events import (
 from embedlog.replicas.rules.records import NO_LEADER, NODE
 from embedlog.replicas.rules.state import State
 from tests.support.replica_sets import (
-    PLACE,
+    PARTITION_ID,
     TOPIC_ID,
     after,
     decided,
@@ -36,7 +36,7 @@ from tests.support.replica_sets import (
 OFFLINE = Election.OFFLINE
 PREFERRED = Election.PREFERRED
 UNCLEAN = Election.UNCLEAN
-UNKNOWN = (PLACE[0], 7)
+UNKNOWN = (PARTITION_ID[0], 7)
 
 
 def alter(state: State, *isr: int, lost: tuple[int, ...] = (), **facts: int) -> AlterIsr:
@@ -45,11 +45,11 @@ def alter(state: State, *isr: int, lost: tuple[int, ...] = (), **facts: int) -> 
     new = {node: registration_id(node) for node in isr if node not in found.isr}
     epoch = facts.get("epoch", found.leader_epoch)
     change = facts.get("change", found.partition_epoch)
-    return AlterIsr(PLACE, epoch, change, isr, new, frozenset(lost))
+    return AlterIsr(PARTITION_ID, epoch, change, isr, new, frozenset(lost))
 
 
 def election(state: State, kind: Election, observed: Observed, node: int | None = None) -> Elect:
-    return Elect(PLACE, kind, partition(state).partition_epoch, observed, node)
+    return Elect(PARTITION_ID, kind, partition(state).partition_epoch, observed, node)
 
 
 def led(state: State) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
@@ -100,7 +100,7 @@ def test_a_proposal_of_an_old_leader_or_from_an_old_decision_is_refused() -> Non
     assert refused(state, alter(state, 2, epoch=2)) is Refusal.FENCED_LEADER_EPOCH
     assert refused(state, alter(state, 2, change=0)) is Refusal.INVALID_UPDATE_VERSION
     assert (
-        refused(state, replace(alter(state, 2), place=UNKNOWN))
+        refused(state, replace(alter(state, 2), partition_id=UNKNOWN))
         is Refusal.UNKNOWN_TOPIC_OR_PARTITION
     )
 
@@ -251,7 +251,9 @@ def test_an_old_election_is_refused() -> None:
     assert refused(state, other) is Refusal.INVALID_UPDATE_VERSION, (
         "of two electors the first one decides"
     )
-    assert refused(state, replace(other, place=UNKNOWN)) is Refusal.UNKNOWN_TOPIC_OR_PARTITION
+    assert (
+        refused(state, replace(other, partition_id=UNKNOWN)) is Refusal.UNKNOWN_TOPIC_OR_PARTITION
+    )
 
 
 def test_an_observation_of_another_life_does_not_count() -> None:
@@ -439,8 +441,8 @@ def test_an_allowed_unclean_election_does_not_wait_after_a_crash() -> None:
 
 def test_a_later_epoch_of_a_replica_raises_the_leader_epoch_above_it() -> None:
     state = with_topic()
-    assert decided(state, RaiseEpoch(PLACE, 0)) == ()
-    (record,) = decided(state, RaiseEpoch(PLACE, 25))
+    assert decided(state, RaiseEpoch(PARTITION_ID, 0)) == ()
+    (record,) = decided(state, RaiseEpoch(PARTITION_ID, 25))
     assert record == replace(partition(state), leader_epoch=26, partition_epoch=1)
-    assert refused(state, RaiseEpoch(PLACE, 2**31 - 1)) is Refusal.INVALID_REQUEST
+    assert refused(state, RaiseEpoch(PARTITION_ID, 2**31 - 1)) is Refusal.INVALID_REQUEST
     assert refused(state, RaiseEpoch((UUID(int=9), 0), 25)) is Refusal.UNKNOWN_TOPIC_OR_PARTITION

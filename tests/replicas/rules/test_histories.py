@@ -40,7 +40,7 @@ from embedlog.replicas.rules.events import (
 from embedlog.replicas.rules.records import (
     NO_LEADER,
     NODE,
-    Partition,
+    PartitionRecord,
     Record,
     decode,
     encode,
@@ -50,7 +50,7 @@ from embedlog.replicas.rules.state import State, apply, apply_all
 from tests.support.mutants import mutated
 from tests.support.replica_sets import (
     CLUSTER,
-    PLACE,
+    PARTITION_ID,
     a_set,
     changes_of,
     compacted,
@@ -85,8 +85,8 @@ def some(rng: random.Random, least: int = 0) -> tuple[int, ...]:
     return tuple(rng.sample(NODES, rng.randrange(least, 5)))
 
 
-def event_of_partition(rng: random.Random, old: Partition) -> Event:
-    place = (old.topic_id, old.number)
+def event_of_partition(rng: random.Random, old: PartitionRecord) -> Event:
+    partition_id = (old.topic_id, old.number)
     change = old.partition_epoch - (rng.random() < 0.1)
     isr = tuple(
         {*some(rng), *((old.leader,) if rng.random() < 0.9 else ())}
@@ -95,20 +95,20 @@ def event_of_partition(rng: random.Random, old: Partition) -> Event:
     registration_ids = {node: registration_id(node, rng.choice([0, 0, 1])) for node in NODES}
     kinds: list[Event] = [
         AlterIsr(
-            place,
+            partition_id,
             old.leader_epoch - (rng.random() < 0.1),
             change,
             isr,
             registration_ids,
             frozenset(some(rng)),
         ),
-        Elect(place, Election.OFFLINE, change, observed(rng), allowed=rng.random() < 0.2),
-        RaiseEpoch(place, old.leader_epoch + rng.randrange(-2, 4)),
-        Elect(place, Election.PREFERRED, change, observed(rng)),
-        Elect(place, Election.UNCLEAN, change, observed(rng), rng.choice([None, *NODES])),
-        Reassign(place, change, some(rng)),
-        CancelReassignment(place, change, observed(rng)),
-        FinishReassignment(place, change, observed(rng)),
+        Elect(partition_id, Election.OFFLINE, change, observed(rng), allowed=rng.random() < 0.2),
+        RaiseEpoch(partition_id, old.leader_epoch + rng.randrange(-2, 4)),
+        Elect(partition_id, Election.PREFERRED, change, observed(rng)),
+        Elect(partition_id, Election.UNCLEAN, change, observed(rng), rng.choice([None, *NODES])),
+        Reassign(partition_id, change, some(rng)),
+        CancelReassignment(partition_id, change, observed(rng)),
+        FinishReassignment(partition_id, change, observed(rng)),
     ]
     return rng.choice(kinds)
 
@@ -119,7 +119,7 @@ def event_of_set(rng: random.Random, state: State) -> Event:
     topic_id = UUID(int=rng.randrange(1, 4))
     least = {"min.insync.replicas": rng.choice(["1", "2", "3", None])}
     given_identity = identity(node, registration_id=registration_id(node, rng.choice([0, 0, 1, 2])))
-    seen = {place: observed(rng) for place in state.partitions}
+    seen = {partition_id: observed(rng) for partition_id in state.partitions}
     name = f"t{rng.randrange(3)}"
     total = rng.randrange(6)
     kinds: list[Event] = [
@@ -160,7 +160,9 @@ def event_of_set(rng: random.Random, state: State) -> Event:
     return rng.choice(kinds)
 
 
-def check_partition(state: State, old: Partition | None, new: Partition, raised: int) -> None:
+def check_partition(
+    state: State, old: PartitionRecord | None, new: PartitionRecord, raised: int
+) -> None:
     assert inconsistency(new) == ""
     assert set(new.isr) <= set(new.replicas)
     assert new.isr or new.leader == NO_LEADER
@@ -319,7 +321,9 @@ def after_power_loss(world: World, left: dict[int, int]) -> None:
 
 
 def offline(world: World) -> None:
-    world.decide(Elect(PLACE, Election.OFFLINE, world.partition.partition_epoch, world.seen()))
+    world.decide(
+        Elect(PARTITION_ID, Election.OFFLINE, world.partition.partition_epoch, world.seen())
+    )
     calm(world)
 
 
@@ -377,7 +381,7 @@ def observed_in_any_registration(world: World) -> str:
     """
     filled(world)
     world.directories[1].away = True
-    event = Elect(PLACE, Election.OFFLINE, world.partition.partition_epoch, world.seen())
+    event = Elect(PARTITION_ID, Election.OFFLINE, world.partition.partition_epoch, world.seen())
     after_power_loss(world, {1: 1, 2: 1, 3: 3})
     world.decide(event)
     calm(world)
@@ -408,7 +412,7 @@ def elr_outlives_its_need(world: World) -> str:
     world.decide(SetConfig("t", {"min.insync.replicas": "2"}))
     without(world, 2, 3)
     assert world.partition.elr == (2, 3)
-    world.decide(SetConfig("t", {"min.insync.replicas": "1"}, seen={PLACE: world.seen()}))
+    world.decide(SetConfig("t", {"min.insync.replicas": "1"}, seen={PARTITION_ID: world.seen()}))
     filled(world)
     return "SetConfig"
 

@@ -13,7 +13,7 @@ from embedlog.replicas.rules.events import (
 )
 from embedlog.replicas.rules.state import State
 from tests.support.replica_sets import (
-    PLACE,
+    PARTITION_ID,
     after,
     decided,
     having,
@@ -27,15 +27,15 @@ ALL = seen("1 2 3 4 5 6")
 
 
 def to(state: State, *target: int) -> Reassign:
-    return Reassign(PLACE, partition(state).partition_epoch, target)
+    return Reassign(PARTITION_ID, partition(state).partition_epoch, target)
 
 
 def end(state: State, observed: Observed = ALL) -> FinishReassignment:
-    return FinishReassignment(PLACE, partition(state).partition_epoch, observed)
+    return FinishReassignment(PARTITION_ID, partition(state).partition_epoch, observed)
 
 
 def back(state: State, observed: Observed = ALL) -> CancelReassignment:
-    return CancelReassignment(PLACE, partition(state).partition_epoch, observed)
+    return CancelReassignment(PARTITION_ID, partition(state).partition_epoch, observed)
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def _judged_by_a_later_moment(original, self, start, end, published):
     return original(self, start, end, self._state.published())
 
 
-@replaces("trust_index", "embedlog.index:Place.begins")
+@replaces("trust_index", "embedlog.index:IndexEntry.begins")
 def _begins_always(original, self, batches, first):
     return True
 

@@ -112,9 +112,9 @@ def _commit_of_any_generation(
 
 
 @replaces("decide_after_another_decision", "embedlog.replicas.rules.elections:at_change")
-def _decided_from_the_past(original, state, place, change):
-    partition = state.partitions.get(place)
-    return original(state, place, change) if partition is None else partition
+def _decided_from_the_past(original, state, partition_id, change):
+    partition = state.partitions.get(partition_id)
+    return original(state, partition_id, change) if partition is None else partition
 
 
 @replaces("elect_any_replica", "embedlog.replicas.rules.elections:_candidates")

@@ -109,8 +109,8 @@ def mirror(source: str | None, target: str | None, follow: bool, **options: Any)
     began = time.monotonic()
     with (
         Mirror(
-            _parse_place(source),
-            _parse_place(target),
+            _parse_location(source),
+            _parse_location(target),
             topics=options["topics"],
             pattern=options["pattern"],
             groups=None if options["all_groups"] else options["groups"],
@@ -135,7 +135,7 @@ def mirror(source: str | None, target: str | None, follow: bool, **options: Any)
 _ADDRESS = re.compile(r"[^/:,]+:[0-9]{1,5}(,[^/:,]+:[0-9]{1,5})*")
 
 
-def _parse_place(text: str) -> str | list[str]:
+def _parse_location(text: str) -> str | list[str]:
     """A place in the form of `Mirror`: several directories are a set."""
     if text.startswith(KAFKA):
         return text
