@@ -226,7 +226,7 @@ def _load(path: Path, changed_partitions: list[PartitionPlace]) -> list[str]:
     try:
         for partition in changed_partitions:
             try:
-                engine.home.partition(partition.topic, partition.number).wait_settled()
+                engine.home.partition(partition.topic, partition.number).await_replacement()
             except EmbedlogError as problem:
                 logger.warning(
                     "%s-%d cannot be opened after its repair: %s",

@@ -197,19 +197,19 @@ def _check_one(
             result = Total()
             check_partition(facts, count, result)
             after = facts if result.report().good else _read_facts(directory, partition, described)
-            is_settled = after.segments == facts.segments
-            if is_settled or (tries >= TRIES and time.monotonic() - begin_s >= PATIENCE_S):
+            is_unchanged = after.segments == facts.segments
+            if is_unchanged or (tries >= TRIES and time.monotonic() - begin_s >= PATIENCE_S):
                 break
             facts = after
-        if not is_settled:
+        if not is_unchanged:
             result = Total()
             message = f"its segments were replaced during each of {tries} checks"
-            result.findings.append(_unsettled(described, message))
+            result.findings.append(_make_unsettled_finding(described, message))
         if not result.report().damaged:
             result.findings += _find_unreadable(partition, facts)
     except LockTimeoutError as problem:
         result = Total()
-        result.findings.append(_unsettled(described, problem.message))
+        result.findings.append(_make_unsettled_finding(described, problem.message))
     except (
         CorruptRecordError,
         ForeignDirectoryError,
@@ -238,7 +238,7 @@ def _check_one(
     total.merge(result)
 
 
-def _unsettled(described: PartitionPlace, message: str) -> Finding:
+def _make_unsettled_finding(described: PartitionPlace, message: str) -> Finding:
     return Finding(
         "unsettled",
         str(described.path),

@@ -47,7 +47,7 @@ from embedlog.storage.identity import (
     write_clean_mark,
 )
 
-SETTLING_S: Final = 0.05  # a broker unlinks `.lock` some time after the unlock
+UNLINK_DELAY_S: Final = 0.05  # a broker unlinks `.lock` some time after the unlock
 
 # Words of the directory's control page.
 MARK_INODE = 0
@@ -204,7 +204,7 @@ class Directory:
             # the others may have ended, and a broker come, between both tries
             first = first or system.lock_try(fd, True) == 0
             self._read_mark()
-            if self._is_current(fd, path, settle=first and self.broker_wrote):
+            if self._is_current(fd, path, after_delay=first and self.broker_wrote):
                 return first or self._has_no_process(path)
             self._unlock()
             if system.boot_ns() > deadline:
@@ -242,9 +242,9 @@ class Directory:
         page_boot = page.word(BOOT)
         return not self._by_locks and 0 not in (boot, page_boot) and boot != page_boot
 
-    def _is_current(self, fd: int, path: str | Path, settle: bool) -> bool:
-        if settle:
-            time.sleep(SETTLING_S)
+    def _is_current(self, fd: int, path: str | Path, after_delay: bool) -> bool:
+        if after_delay:
+            time.sleep(UNLINK_DELAY_S)
         locked = files.facts(fd, path)
         named = files.facts_of(path)
         return named is not None and (named.device, named.inode) == (locked.device, locked.inode)
@@ -295,7 +295,7 @@ class Directory:
         fd, created = self._reopen_lock(path)
         try:
             is_current = system.lock_try(fd, False) == 0 and self._is_current(
-                fd, path, settle=False
+                fd, path, after_delay=False
             )
             if (
                 not is_current
@@ -331,7 +331,7 @@ class Directory:
 
         A lock file without a holder may be that of a killed broker.
         """
-        deadline = system.boot_ns() + int(SETTLING_S * 1e9)
+        deadline = system.boot_ns() + int(UNLINK_DELAY_S * 1e9)
         while system.lock_probe(fd) != 1:
             if system.boot_ns() >= deadline:
                 return False
@@ -344,7 +344,9 @@ class Directory:
         """
         if self.read_only:
             return True
-        return self._lock_fd >= 0 and self._is_current(self._lock_fd, self._lock_name, settle=False)
+        return self._lock_fd >= 0 and self._is_current(
+            self._lock_fd, self._lock_name, after_delay=False
+        )
 
     def created_ns(self) -> int | None:
         """The birth time of the directory's own lock file, which nothing replaces; None if the file

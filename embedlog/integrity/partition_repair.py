@@ -53,7 +53,7 @@ def finish_interrupted(facts: PartitionFacts, checked: PartitionResult) -> str:
     A repair begins with it: it must not judge files by names that they are about to lose.
     """
     sealed = facts.sealed_without_gaps(checked.manifest)
-    leftovers.settle(facts.directory, sealed, write=True, broker_wrote=facts.broker_wrote)
+    leftovers.carry_out(facts.directory, sealed, write=True, broker_wrote=facts.broker_wrote)
     files.sync_directory(facts.directory)
     return (
         f"{facts.topic}-{facts.number}: an interrupted replacement or deletion of segments is "

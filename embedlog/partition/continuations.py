@@ -24,7 +24,7 @@ class Continuation(NamedTuple):
     base: int  # of the segment
     position: int
     epoch: int  # of the batch before; -1: not known
-    chain: interval_digests.State | None  # None: the chain digest is not known here
+    digest_state: interval_digests.State | None  # None: the chain digest is not known here
 
 
 class Continuations:

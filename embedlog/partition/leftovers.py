@@ -4,8 +4,8 @@ temporaries, indexes without a log.
 - `.cleaned` was never finished and is removed. `.swap` is complete and replaces the old files.
 - Segments below one that retention renamed belong to the same round: a power loss may keep any
   names of a round.
-- `make_plan` decides by the names and changes nothing. A load carries the plan out by `settle`; a
-  check of a closed log judges the files that the plan leaves.
+- `make_plan` decides by the names and changes nothing. A load carries the plan out by `carry_out`;
+  a check of a closed log judges the files that the plan leaves.
 - Without the right to write nothing is changed: a reader gets the names as they would be
   afterwards. It is refused if a swap must be finished first, because a part of the old files may
   be deleted.
@@ -83,7 +83,7 @@ def make_plan(
     return Plan(frozenset(remaining - orphans), half_retained, frozenset(removed), swaps, orphans)
 
 
-def settle(
+def carry_out(
     directory: Path, known: Mapping[int, SegmentInfo], *, write: bool, broker_wrote: bool = False
 ) -> list[str]:
     """Finish or undo interrupted operations and return the remaining names. REQUIRES the append

@@ -80,7 +80,7 @@ class Partition:
         self._writer = AppendWriter(state)
         self._lock = AppendLock(state, self._segments, self._writer, self._producers)
         self._aborted = AbortedIndex(state, self._segments, self._lock.store)
-        self._reader = Reader(state, self._segments, self._aborted, self._lock.wait_settled)
+        self._reader = Reader(state, self._segments, self._aborted, self._lock.await_replacement)
         self.point = (
             self._reader.points.read
         )  # bound once: a point read costs no call of this class
@@ -154,11 +154,11 @@ class Partition:
         """The published tuple."""
         return self._state.published()
 
-    def wait_settled(self) -> Published:
+    def await_replacement(self) -> Published:
         """The published tuple at a moment when no segment is being replaced. Raises
         LockTimeoutError.
         """
-        return self._lock.wait_settled()
+        return self._lock.await_replacement()
 
     @property
     def read_only(self) -> bool:
@@ -387,7 +387,7 @@ class Partition:
                 if code == system.MUST_CATCH_UP and stamp is not None:
                     code = idempotent_append.append(self._lock, stamp, progress, until)
                 if code not in (system.APPENDED, system.OTHER_SETTINGS):
-                    self._lock.settle(code, until)
+                    self._lock.resolve_code(code, until)
             return code, self._writer.native().out.unsynced_ms, state.page.word(system.WORD_DURABLE)
 
     def check_in_sync(self) -> None:

@@ -182,7 +182,7 @@ def _hold_moment(partition: Partition) -> Iterator[Published]:
     lock.
     """
     if partition.read_only:
-        yield partition.wait_settled()
+        yield partition.await_replacement()
         return
     with partition.exclusive() as locked:
         yield locked.published

@@ -136,7 +136,7 @@ def move_off(
                 raise
             new_targets = present_targets
     while True:
-        state = decisions.hint()
+        state = decisions.newest_state()
         remaining = _partitions_on(state, node)
         if not remaining:
             break
@@ -146,7 +146,7 @@ def move_off(
             try:
                 assignments.tend(partition_id, name, lambda: system.boot_ns() >= deadline_ns)
             except (LeaderNotAvailableError, UnknownTopicOrPartitionError):
-                if partition_id in decisions.hint().partitions:
+                if partition_id in decisions.newest_state().partitions:
                     raise
         if system.boot_ns() >= deadline_ns:
             names = sorted({state.topics[partition.topic_id].name for partition in remaining})

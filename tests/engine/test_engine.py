@@ -236,7 +236,7 @@ def held_files(root: Path) -> list[str]:
 def test_an_interrupt_at_any_step_of_an_opening_releases_everything(
     tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, read_only: bool, state: str
 ) -> None:
-    monkeypatch.setattr("embedlog.coordination.directory.SETTLING_S", 0)
+    monkeypatch.setattr("embedlog.coordination.directory.UNLINK_DELAY_S", 0)
     root = tmp_path / "log"
     with embedlog.open(root, config={"housekeeping": False}) as log:
         log.create_topic("t")

@@ -38,7 +38,7 @@ class Decisions:
         self.events: list[Event] = []
         self._mutex = threading.Lock()
 
-    def hint(self) -> State:
+    def newest_state(self) -> State:
         return self.state
 
     def is_newest(self, state: State) -> bool:
@@ -82,7 +82,9 @@ class Disk:
         if self.broken and self.fuse < 0:
             raise StorageError("the disk is gone", errno=errno.EIO, path=self.path / "t-0")
 
-    def replica(self, partition_id: PartitionId, name: str, hint: Callable[[], State]) -> Partition:
+    def replica(
+        self, partition_id: PartitionId, name: str, newest_state: Callable[[], State]
+    ) -> Partition:
         self.check()
         return cast("Partition", Breakable(self, self.log._engine.partition("t", partition_id[1])))
 

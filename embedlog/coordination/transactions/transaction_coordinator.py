@@ -307,7 +307,7 @@ class Transactions:
             with self._tolerate_unavailable(partition):
                 state = self._find(producer_id)
                 if state is not None:
-                    has_worked |= self.settle(*state, until)
+                    has_worked |= self.finish_transaction(*state, until)
         return has_worked
 
     @scope
@@ -368,7 +368,7 @@ class Transactions:
             return self.liveness.probe(state.owner)
         return self.liveness.probe(state.owner._replace(node=None))
 
-    def settle(self, name: str, state: Transaction, deadline_ns: int) -> bool:
+    def finish_transaction(self, name: str, state: Transaction, deadline_ns: int) -> bool:
         """Do the work on one id that any process may do: True if there was any."""
         if state.status is Status.ONGOING:
             alive = self.is_in_use(state)
@@ -406,11 +406,11 @@ class Transactions:
             return
         self.recover_if_due(deadline_ns)
         for number in self.topic.written_partitions():
-            for name in self.topic.view(number).unsettled():
+            for name in self.topic.view(number).unfinished():
                 try:
                     state = self._state(number, name)
                     if state is not None:
-                        self.settle(name, state, deadline_ns)
+                        self.finish_transaction(name, state, deadline_ns)
                 except EmbedlogError as problem:
                     key = (self.host.path, "transaction", name)
                     log_messages.report(
@@ -478,7 +478,7 @@ class Transactions:
         state = self._state(self.topic.partition_of(name), name)
         if state is not None:
             # its decision contains its epoch: finish it before the epoch rises
-            self.settle(name, state, deadline_ns)
+            self.finish_transaction(name, state, deadline_ns)
 
         def event(old: Transaction | None) -> Transaction | None:
             if old is None:

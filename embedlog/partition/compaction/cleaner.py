@@ -92,7 +92,7 @@ class LogCleaner:
         The caller notes the answer in the cleaner's checkpoint. Raises CorruptRecordError,
         DurabilityError, LockTimeoutError.
         """
-        self.lock.wait_settled()  # an interrupted swap is finished before a file is made
+        self.lock.await_replacement()  # an interrupted swap is finished before a file is made
         # before anything of the log is read, its bounds too: `swap` compares it
         cuts = self.state.page.word(system.WORD_CUTS)
         clean_range = self.find_due(cleaned_to, now_ms)

@@ -166,7 +166,7 @@ def _rename_all(directory: Path, base: int, before: str, after: str) -> None:
 def finish(locked: LockedPartition) -> Published:
     """Finish or undo the swap of a housekeeper that has ended. REQUIRES: the generation is odd."""
     published = locked.published
-    leftovers.settle(locked.path, {}, write=True)
+    leftovers.carry_out(locked.path, {}, write=True)
     logger.warning(
         "repaired %s: a compaction was interrupted while segments were replaced", locked.path
     )

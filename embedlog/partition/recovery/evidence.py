@@ -230,18 +230,18 @@ class Evidence:
             if closed is None or closed.base != base or closed.size != size or not is_indexed:
                 return None
             return self._limit_description(closed)
-        is_settled = loading.clean or following <= self.end
+        is_proven = loading.clean or following <= self.end
         if (
             info is not None
             and info.size == size
             and info.next_offset == following
             and is_indexed
-            and is_settled
+            and is_proven
         ):
             return self._limit_description(info)
         if following - base > RELATIVE_MAX + 1:
             return None  # a cleaner of an old broker may have left offsets that no index holds
-        if not is_settled:
+        if not is_proven:
             return None
         if info is not None and not loading.broker_wrote:
             self._check_sealed(info, size, following)

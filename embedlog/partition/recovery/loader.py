@@ -76,7 +76,7 @@ def load(loading: Loading) -> Loaded:
     manifest.refresh()
     known_segments = {} if loading.gaps_allowed else manifest.segments
     while True:
-        names = leftovers.settle(
+        names = leftovers.carry_out(
             loading.directory,
             known_segments,
             write=loading.write,
@@ -569,7 +569,7 @@ class _Loader:
 
     # ---- the end ---------------------------------------------------------------------------------
 
-    def _settle_epochs(self, active: Published, first_base: int, start: int) -> None:
+    def _complete_epochs(self, active: Published, first_base: int, start: int) -> None:
         """Bring the epochs up to the end of the log, from its `start` on, with a new one if records
         may be lost.
         """
@@ -651,7 +651,7 @@ class _Loader:
         self._check_durable_end(active)
         self.evidence.report_gaps([info.base for info in segments if info.size])
         start = max(log_start, segments[0].base)
-        self._settle_epochs(active, segments[0].base, start)
+        self._complete_epochs(active, segments[0].base, start)
         # the index of the active segment is continued, so it must be complete
         if not history.is_index_valid(self.directory, segments[-1]):
             self.read_again = [*self.read_again, segments[-1].base]

@@ -241,7 +241,7 @@ class LockedReplica:
                     found=int(part["base_offset"][0]),
                 )
             else:
-                self._lock.settle_held(code)
+                self._lock.resolve_code_held(code)
             self._refresh()
 
     def _note_gap(self, rows: Batches) -> None:

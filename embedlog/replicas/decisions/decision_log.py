@@ -103,16 +103,16 @@ class DecisionLog:
         """The error of each copy that was left out of the last decision, or that is detached."""
         return dict(self._away)
 
-    # ---- hints -----------------------------------------------------------------------------------
+    # ---- the newest state ------------------------------------------------------------------------
 
-    def hint(self) -> State:
+    def newest_state(self) -> State:
         """The state as one copy shows it, without a lock (QUORUM-7). At least as new as the last
         decision of this object.
         """
         return self.view().state
 
     def view(self) -> DecisionView:
-        """As `hint`, with the position and the term of the last record."""
+        """As `newest_state`, with the position and the term of the last record."""
         for copy, facts in self._rank_copies():
             if facts == self._shown[0]:
                 break
@@ -130,8 +130,8 @@ class DecisionLog:
         return self.last_view()
 
     def is_newest(self, state: State) -> bool:
-        """Whether a hint has all decisions that count: a majority of its voters has no record after
-        it.
+        """Whether a state has all decisions that count: a majority of its voters has no record
+        after it.
 
         Each record that counts is in the copies of a majority. So a majority without a later record
         shows that none counts. No lock is taken, so it may say no while another process decides.
@@ -186,7 +186,7 @@ class DecisionLog:
 
     def version(self) -> int:
         """A number that rises with each decision that a copy shows: cheap to compare before
-        `hint`.
+        `newest_state`.
         """
         high_watermarks = [facts[-1] for _, facts in self._rank_copies()]
         return max([self._view.position, *high_watermarks])

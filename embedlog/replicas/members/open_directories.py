@@ -129,8 +129,11 @@ class ReplicaDirectory(Protocol):
 
     @property
     def path(self) -> Path: ...
-    def replica(self, partition_id: PartitionId, name: str, hint: Callable[[], State]) -> Partition:
-        """The open partition of a topic of this name; `hint` is asked about one that is not open.
+    def replica(
+        self, partition_id: PartitionId, name: str, newest_state: Callable[[], State]
+    ) -> Partition:
+        """The open partition of a topic of this name; `newest_state` is asked about one that is not
+        open.
 
         Raises UnknownTopicOrPartitionError, StorageError.
         """

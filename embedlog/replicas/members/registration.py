@@ -228,7 +228,7 @@ def entry_in_file(path: Path, own: Membership) -> EnteredDirectory:
 
 
 def condition_of(entered: EnteredDirectory, state: State) -> Condition:
-    """How a registered directory that continues was found. REQUIRES a state that is no hint."""
+    """How a registered directory that continues was found. REQUIRES a state that counts."""
     own = entered.membership
     registered = state.nodes[entered.membership.node]
     is_registered = bool(own.openings) and registered.opening == own.openings[-1]

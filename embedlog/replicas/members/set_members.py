@@ -244,7 +244,7 @@ class SetMembers:
         self._unjudged = set(self._opened)
         self._judge()
         deadline_ns = self._deadline()
-        state = self.decisions.hint()
+        state = self.decisions.newest_state()
         config = self._config
         self._places.end_opening({*nodes, *written.nodes, *state.nodes})
         self.directories = OpenDirectories(
@@ -275,7 +275,7 @@ class SetMembers:
                 "here: %s",
                 problem,
             )
-        self._state = self.decisions.hint()
+        self._state = self.decisions.newest_state()
 
     def _all_directories(self, state: State) -> list[OpenDirectory]:
         """All directories of the set; those that this process has not opened are away."""
@@ -420,7 +420,7 @@ class SetMembers:
             return
         for opened in self._opened.values():
             opened.directory.log_directory.directory.broker_epoch = -1  # if this is interrupted
-        nodes = self.decisions.hint().nodes
+        nodes = self.decisions.newest_state().nodes
         for node, opened in self._opened.items():
             registered = nodes.get(node)
             own = opened.entered.membership
@@ -468,7 +468,7 @@ class SetMembers:
         for node in sorted(self._unregistered):
             worker = self.workers.worker_of(self._opened[node].path)
             if worker.is_hanging:
-                self._set_aside(node, worker.hang_error(), self.decisions.hint())
+                self._set_aside(node, worker.hang_error(), self.decisions.newest_state())
 
     def _register_judged(self, deadline_ns: int) -> None:
         """Judge the directories, and register those that continue. Raises as `_register`, and
@@ -527,7 +527,7 @@ class SetMembers:
 
     def _held_topics(self) -> tuple[HeldTopic, ...]:
         """The topics of the only directory, before the first decision."""
-        if len(self._opened) > 1 or self.decisions.hint().nodes:
+        if len(self._opened) > 1 or self.decisions.newest_state().nodes:
             return ()
         return adoption.held_topics(self.log_directories()[0])
 
@@ -661,7 +661,7 @@ class SetMembers:
 
     def _drop_retired(self, deadline_ns: int) -> None:
         """End the use of directories that were registered once, and have left the set since."""
-        state = self.decisions.hint()
+        state = self.decisions.newest_state()
         registered = set[int]()
         for node in self._unregistered:
             own = self._opened[node].entered.membership
@@ -704,7 +704,7 @@ class SetMembers:
             self._take(opened)
             self.decisions.attach(opened.copy)
             self._unregistered.add(opened.node)
-            self.directories.put([self._open_directory_of(opened, self.decisions.hint())])
+            self.directories.put([self._open_directory_of(opened, self.decisions.newest_state())])
             try:
                 self._register(deadline_ns)
             except BaseException:
@@ -745,7 +745,7 @@ class SetMembers:
         Raises as `_register`, and ReplicaSetError if another process uses the lost directory again.
         """
         with locks.holding(self._mutex, deadline_ns, "the directories of the set"):
-            self._open_in_place(node, path, self.decisions.hint())
+            self._open_in_place(node, path, self.decisions.newest_state())
             self._register(deadline_ns)
             if node not in self._opened:
                 reason = self._away.get(str(path), "the directory has left the set")
@@ -765,14 +765,14 @@ class SetMembers:
             # a decision fails no directory that it does not reach
             if by_hand or self.directories.undecided_reason():
                 self.directories.fail_replaced()
-        state = self.decisions.hint()
+        state = self.decisions.newest_state()
         now_ns = system.boot_ns()
         has_failed = any(member.problem is not None for member in self.directories)
         if state is self._state and not has_failed and not self._unregistered:
             return
         with locks.holding(self._mutex, self._deadline(), "the directories of the set"):
             # another thread may have registered directories meanwhile
-            state = self.decisions.hint()
+            state = self.decisions.newest_state()
             self._follow(state)
             for member in list(self.directories):
                 if self._read_only and member.directory is not None:

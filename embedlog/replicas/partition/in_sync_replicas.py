@@ -82,7 +82,7 @@ class InSyncReplicas:
         reader takes the ISR of the newest decision: without a process that writes there is no page.
         """
         if self._members.read_only:
-            nodes: Iterable[int] = self._members.find_decision(self._decisions.hint()).isr
+            nodes: Iterable[int] = self._members.find_decision(self._decisions.newest_state()).isr
         else:
             nodes, _ = self.maximal_isr(leader)
         replicas = [(leader.node, leader.partition)]
@@ -114,7 +114,7 @@ class InSyncReplicas:
     def is_member(self, leader: Leader, node: int) -> bool:
         """Whether a node is in the maximal ISR of this leader's page."""
         _, replica = leader.partition.replica.published()
-        slot = slot_of(self._decisions.hint(), node)
+        slot = slot_of(self._decisions.newest_state(), node)
         return slot is not None and bool(replica.maximal_isr >> slot & 1)
 
     def is_undecided(self, leader: Leader, node: int, decided: PartitionRecord) -> bool:
@@ -135,7 +135,7 @@ class InSyncReplicas:
         """
         if self.least_default == 1:
             return 1
-        state = self._decisions.hint()
+        state = self._decisions.newest_state()
         decided = state.partitions.get(self._members.partition_id)
         if decided is None:
             return 1
@@ -209,7 +209,9 @@ class InSyncReplicas:
             except LateFollower:
                 self._remove_late(leader, node, deadline_ns)
         if unknown_isr:
-            self._members.open_new_members(self._members.find_decision(self._decisions.hint()))
+            self._members.open_new_members(
+                self._members.find_decision(self._decisions.newest_state())
+            )
         high_watermark = leader.partition.replica.commit(followers, leader.epoch, until_ns)
         if high_watermark < end:
             for (_, follower_log), make in zip(followers, makers, strict=True):
@@ -298,7 +300,7 @@ class InSyncReplicas:
 
     def size_facts(self, replica: Replica | None = None) -> dict[str, Any]:
         """The facts of an error about the size of the ISR of a page, or of the newest decision."""
-        state = self._decisions.hint()
+        state = self._decisions.newest_state()
         decided = self._members.find_decision(state)
         isr = decided.isr
         required = state.required_size(decided)
@@ -455,7 +457,7 @@ class InSyncReplicas:
             if self._members.raise_epoch_above(follower, leader.epoch, deadline_ns):
                 raise LeaderChanged
             end = leader.partition.published().log_end
-            decided = self._members.find_decision(self._decisions.hint())
+            decided = self._members.find_decision(self._decisions.newest_state())
             if node not in decided.replicas:
                 return False
             copy(
@@ -467,7 +469,7 @@ class InSyncReplicas:
                 complete=node in decided.elr,
                 at_follower=self._directories.maker_of(node),
             )
-            state = self._decisions.hint()
+            state = self._decisions.newest_state()
             decided = self._members.find_decision(state)
             slot = slot_of(state, node)
             replica = leader.partition.replica

@@ -57,11 +57,11 @@ CHECK_NS: Final = 200_000_000
 class Decisions(Protocol):
     """The decision log of the set."""
 
-    def hint(self) -> State:
+    def newest_state(self) -> State:
         """The state by one reachable copy (QUORUM-7)."""
 
     def is_newest(self, state: State) -> bool:
-        """Whether a hint has all decisions that count. False without a majority."""
+        """Whether a state has all decisions that count. False without a majority."""
 
     def settle(self, deadline_ns: int | None = None) -> State:
         """The newest state, in which every record counts. Raises NotEnoughDirectoriesError."""
@@ -172,7 +172,7 @@ class PartitionDirectories:
 
     def is_deleted(self) -> bool:
         """Whether the topic was deleted, as far as one copy of the decision log shows."""
-        return self._partition_id not in self._decisions.hint().partitions
+        return self._partition_id not in self._decisions.newest_state().partitions
 
     def usable_directory(self, node: int) -> OpenDirectory | None:
         """The directory of a node if this process uses its replica now, otherwise None."""
@@ -203,7 +203,7 @@ class PartitionDirectories:
         loaded, with the reasons.
         """
         problems: dict[int, EmbedlogError] = {}
-        for node in self.find_decision(self._decisions.hint()).isr:
+        for node in self.find_decision(self._decisions.newest_state()).isr:
             member = self._directories.get(node)
             try:
                 if member is not None:
@@ -220,7 +220,7 @@ class PartitionDirectories:
         meanwhile.
         """
         with suppress(EmbedlogError):
-            state = self._decisions.hint()
+            state = self._decisions.newest_state()
             replicas = [self.find_replica(node) for node in self.find_decision(state).isr]
             are_lost = all(
                 replica is not None and replica.published().log_end < end for replica in replicas
@@ -238,9 +238,9 @@ class PartitionDirectories:
         if self._directories.worker(member.node) is None or directory.is_present(
             self._partition_id, self.topic
         ):
-            return directory.replica(self._partition_id, self.topic, self._decisions.hint)
+            return directory.replica(self._partition_id, self.topic, self._decisions.newest_state)
         open_replica = partial(
-            directory.replica, self._partition_id, self.topic, self._decisions.hint
+            directory.replica, self._partition_id, self.topic, self._decisions.newest_state
         )
         return self._directories.run_at(member.node, open_replica, slow=True)
 
@@ -271,13 +271,13 @@ class PartitionDirectories:
 
     def decided_epoch(self) -> int:
         """The leader epoch of the newest decision. Raises UnknownTopicOrPartitionError."""
-        return self.find_decision(self._decisions.hint()).leader_epoch
+        return self.find_decision(self._decisions.newest_state()).leader_epoch
 
     def is_replaced(self, leader: Leader) -> bool:
         """Whether a decision has another leader, or the topic was deleted. The page of a failed
         leader need not show it.
         """
-        decided = self._decisions.hint().partitions.get(self._partition_id)
+        decided = self._decisions.newest_state().partitions.get(self._partition_id)
         return decided is None or decided.leader_epoch > leader.epoch
 
     def is_leading(self, leader: Leader) -> bool:
@@ -311,7 +311,7 @@ class PartitionDirectories:
         """The leader epoch of the newest decision, and the followers of its ISR in a rack: none if
         the leader is there.
         """
-        state = self._decisions.hint()
+        state = self._decisions.newest_state()
         decided = state.partitions.get(self._partition_id)
         if decided is None or decided.leader == NO_LEADER:
             return -1, ()
@@ -339,7 +339,7 @@ class PartitionDirectories:
 
     def _describe_strangers(self, nodes: Sequence[int]) -> str:
         """Why replicas in replaced directories are not elected, and the way out."""
-        registered = self._decisions.hint().nodes
+        registered = self._decisions.newest_state().nodes
         names = list[str]()
         for node in nodes:
             directory = registered[node].path if node in registered else "retired"
@@ -381,7 +381,7 @@ class PartitionDirectories:
         node = self._directories.blame(problem, missing=not self.is_deleted())
         if node is None:
             raise problem
-        decided = self.find_decision(self._decisions.hint())
+        decided = self.find_decision(self._decisions.newest_state())
         is_absent = isinstance(problem, UnknownTopicOrPartitionError) or self._is_missing_file(
             problem
         )

@@ -220,7 +220,7 @@ def _elect_offline(
 ) -> Ruling:
     """The election of an eligible replica; of another one if that is `allowed` and needed."""
     ruling = _elect_eligible(state, old, seen)
-    if not allowed or _is_settled(ruling):
+    if not allowed or _has_leader(ruling):
         return ruling
     unclean = _elect_unclean(state, old, seen, None)
     if isinstance(unclean, Refusal):
@@ -228,7 +228,7 @@ def _elect_offline(
     return unclean
 
 
-def _is_settled(ruling: Ruling) -> bool:
+def _has_leader(ruling: Ruling) -> bool:
     """Whether an election finds a leader, or needs none."""
     if isinstance(ruling, Refusal):
         return ruling is Refusal.ELECTION_NOT_NEEDED
@@ -314,7 +314,7 @@ def _elect_preferred(state: State, old: PartitionRecord, seen: Observed) -> Ruli
 def _elect_unclean(state: State, old: PartitionRecord, seen: Observed, node: int | None) -> Ruling:
     if node is None:
         ruling = _elect_offline(state, old, seen)
-        if _is_settled(ruling):
+        if _has_leader(ruling):
             return ruling
     elif old.leader == node and old.isr == (node,) and serves(state, old, seen):
         return Refusal.ELECTION_NOT_NEEDED

@@ -77,7 +77,7 @@ def cancel(state: State, event: CancelReassignment) -> Ruling:
     original = [node for node in old.replicas if node not in old.adding]
     if not set(original) & set(old.isr):
         return Refusal.INVALID_REPLICA_ASSIGNMENT
-    return _settle(state, old, original, event.seen)
+    return _end_reassignment(state, old, original, event.seen)
 
 
 def finish(state: State, event: FinishReassignment) -> Ruling:
@@ -90,10 +90,12 @@ def finish(state: State, event: FinishReassignment) -> Ruling:
     target = [node for node in old.replicas if node not in old.removing]
     if not set(target) <= set(old.isr):
         return Refusal.REASSIGNMENT_IN_PROGRESS
-    return _settle(state, old, target, event.seen)
+    return _end_reassignment(state, old, target, event.seen)
 
 
-def _settle(state: State, old: PartitionRecord, replicas: Sequence[int], seen: Observed) -> Ruling:
+def _end_reassignment(
+    state: State, old: PartitionRecord, replicas: Sequence[int], seen: Observed
+) -> Ruling:
     """The partition without a reassignment; the leader stays if it can."""
     candidates = complete_nodes(state, [node for node in replicas if node in old.isr], seen)
     if not candidates:

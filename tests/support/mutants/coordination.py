@@ -15,12 +15,12 @@ STATE_TOPIC = "__transaction_state"
 
 
 @replaces("no_stat_again", "embedlog.coordination.directory:Directory._is_current")
-def _ours_without_a_look(original, self, fd, path, settle):
+def _ours_without_a_look(original, self, fd, path, after_delay):
     return True
 
 
 @replaces("no_settle", "embedlog.coordination.directory:Directory._is_current")
-def _looked_at_without_a_delay(original, self, fd, path, settle):
+def _looked_at_without_a_delay(original, self, fd, path, after_delay):
     return original(self, fd, path, False)
 
 
