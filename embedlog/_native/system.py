@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # ---- control pages -------------------------------------------------------------------------------
 
-VALID, FOREIGN, LOST, NEWER, DAMAGED, OLDER = range(6)
+VALID, OTHER, LOST, NEWER, DAMAGED, OLDER = range(6)
 FLAG_DELETED: Final[int] = lib.EL_FLAG_DELETED
 FLAG_REPLACED: Final[int] = lib.EL_FLAG_REPLACED
 FLAG_KEPT: Final[int] = lib.EL_FLAG_KEPT
@@ -176,7 +176,7 @@ class Page:
                 lib.el_page_release(self.raw)
 
     def check(self, expected: Any) -> int:
-        """VALID, FOREIGN, LOST, NEWER, DAMAGED or OLDER."""
+        """VALID, OTHER, LOST, NEWER, DAMAGED or OLDER."""
         return int(lib.el_page_check(self.raw, expected))
 
     def is_alive(self) -> bool:

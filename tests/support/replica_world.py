@@ -105,7 +105,7 @@ class World:
             kind = (
                 Condition.COMPLETE
                 if self.is_complete(node)
-                else Condition.FOREIGN
+                else Condition.STRANGER
                 if each.lost == "copy"
                 else Condition.CRASHED
             )
@@ -267,7 +267,7 @@ class World:
         for node in self.present():
             each = self.directories[node]
             if not self.is_registered(node):
-                found = Condition.FOREIGN if each.lost == "copy" else Condition.CRASHED
+                found = Condition.STRANGER if each.lost == "copy" else Condition.CRASHED
                 event = Register(
                     identity(node, registration_id=registration_id(node, each.crashes)),
                     found,
