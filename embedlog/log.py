@@ -342,7 +342,7 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
         client_rack: str | None = None,
         progress: Callable[[int, int], object] | None = None,
     ) -> Scan:
-        """The present records of `topic` between the bounds, to be read any number of times: as
+        """The current records of `topic` between the bounds, to be read any number of times: as
         records, or as columns.
 
         Starts are inclusive, ends exclusive. An offset is one for all partitions, or a mapping of

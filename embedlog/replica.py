@@ -280,9 +280,9 @@ class ReplicatedEngine(Engine):
         self.check_writable()
         names = self.topic_names() if topic is None else [self.topic(topic).name]
         for name in names:
-            present = self.topic(name)
-            for number in range(present.partitions):
-                self.partition_of(present, number).sync()
+            current_topic = self.topic(name)
+            for number in range(current_topic.partitions):
+                self.partition_of(current_topic, number).sync()
 
     def make_internal_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         if self.set.topics.get(name) is None:

@@ -509,7 +509,7 @@ class TopicsWords:
     __slots__ = ("_count", "_expected", "_raw", "pages", "words")
 
     def __init__(self, pages: Sequence[Page], words: Sequence[int] | None = None) -> None:
-        """`words`: those of an earlier moment, in the order of the pages; the present ones if not
+        """`words`: those of an earlier moment, in the order of the pages; the current ones if not
         given.
         """
         self.pages = pages

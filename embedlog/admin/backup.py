@@ -271,7 +271,7 @@ class _Copier:
         if not _exists(self._engine, pinned):
             return None
         try:
-            topic = self._engine.topic(name)  # with its present settings
+            topic = self._engine.topic(name)  # with its current settings
             for pin in pins:
                 partition_name = file_names.partition_name(name, pin.partition.number)
                 directory = self._target.make_directory(partition_name)

@@ -131,7 +131,7 @@ def _finding_of_difference(difference: ReplicaDifference) -> Finding:
 
 
 def _find_end(directory: LogDirectory, topic: str, number: int) -> int:
-    """The present log end of a partition, 0 if it has none any more."""
+    """The current log end of a partition, 0 if it has none any more."""
     try:
         return directory.partition(topic, number).bounds().log_end
     except EmbedlogError:
@@ -172,10 +172,10 @@ def _is_missing(directory: LogDirectory, topic: Topic, number: int) -> bool:
     written = TopicRegistry(directory.path)
     written.load()
     registry = written if files.exists(written.path) else directory.registry
-    present = registry.get(topic.name)
-    if present is None or present.topic_id != topic.topic_id:
+    current_topic = registry.get(topic.name)
+    if current_topic is None or current_topic.topic_id != topic.topic_id:
         return False
-    if not present.is_finished or number not in present.usable_numbers:
+    if not current_topic.is_finished or number not in current_topic.usable_numbers:
         return False
     return not files.is_directory(directory.path / file_names.partition_name(topic.name, number))
 
@@ -270,8 +270,8 @@ def _read_facts(
     directory: LogDirectory, partition: Partition, described: PartitionPlace
 ) -> PartitionFacts:
     """A partition as it is published now."""
-    state, present = partition.present_segments()
-    segments = tuple(present)
+    state, infos = partition.current_segments()
+    segments = tuple(infos)
     cleaned = directory.context.cleaned
     compacted = described.compacted or bool(
         cleaned and cleaned.of(described.topic, described.number)

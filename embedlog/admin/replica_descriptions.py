@@ -295,7 +295,7 @@ def _describe_partition(
     topic_partition = observed.topic_partitions[key]
     decided = state.partitions[key]
     holders = {node for node in state.nodes if _holds(observed, node, topic_partition)}
-    present = {node: observed.seen_of(node) for node in answering}
+    observations = {node: observed.seen_of(node) for node in answering}
     installed = (
         bool(holders) or decided.leader_epoch > 0 or not answering.issuperset(decided.replicas)
     )
@@ -323,7 +323,7 @@ def _describe_partition(
     return ReplicatedPartitionDescription(
         topic_partition.topic,
         decided.number,
-        states.partition_state(state, key, installed=installed, seen=present).value,
+        states.partition_state(state, key, installed=installed, seen=observations).value,
         decided.leader,
         decided.leader_epoch,
         decided.partition_epoch,

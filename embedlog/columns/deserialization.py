@@ -31,7 +31,7 @@ class Deserializers:
     ) -> None:
         self._key = _adapt("key", key)
         self._value = _adapt("value", value)
-        self.present = key is not None or value is not None
+        self.is_needed = key is not None or value is not None
 
     def record(self, record: Record[bytes, bytes]) -> Record[Any, Any]:
         """The record with the results of the deserializers. Raises SerializationError."""

@@ -295,7 +295,7 @@ class Scan(metaclass=other_clients.Hinting):
         """
         deserializers = Deserializers(key_deserializer, value_deserializer)
         return RecordIterator(
-            self._records(deserializers.record if deserializers.present else None)
+            self._records(deserializers.record if deserializers.is_needed else None)
         )
 
     def _records(

@@ -57,7 +57,7 @@ class Fetcher:
         self._begins = not counts_bytes and max_bytes >= TAIL_BYTES
         self._batch_bytes = BATCH_GUESS
         self._deserializers = Deserializers(key_deserializer, value_deserializer)
-        self._deserializes = self._deserializers.present
+        self._deserializes = self._deserializers.is_needed
 
     def fill(self, cursor: Cursor) -> bool:
         """Fetch until the cursor has a record to return: False if the partition has no more.

@@ -441,7 +441,7 @@ def _catch_up(
 
 
 def _rebuild(mirror: _Mirror[V], previous: _ReplayState[V], now: Published) -> _ReplayState[V]:
-    """An empty view at the log start, or the present one if another thread was faster."""
+    """An empty view at the log start, or the current one if another thread was faster."""
     while True:
         empty = _ReplayState(now.log_start, now.epoch, mirror.make_view())
         rebuilt = _move(mirror, previous, empty, replay.NONE)

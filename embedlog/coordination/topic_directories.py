@@ -468,13 +468,13 @@ def find_registry_changes(
     for name, numbers in directories.live.items():
         topic = topics_before.get(name)
         if topic is None or (broker_wrote and topic.state != "creating"):
-            present = _topic_of_directories(name, topic, numbers, reading)
+            new_topic = _topic_of_directories(name, topic, numbers, reading)
         elif topic.state == "live":
-            present = _grow(topic, numbers)
+            new_topic = _grow(topic, numbers)
         else:
             continue
-        if present != topic:
-            topics.append(present)
+        if new_topic != topic:
+            topics.append(new_topic)
     removed = [
         name
         for name, topic in topics_before.items()

@@ -380,7 +380,7 @@ class Engine:
             return True  # at once: the path to a waiting reader is latency critical
         waiter.reset()
         if not brief:
-            # no record: check that the page is still the present one
+            # no record: check that the page is still the current one
             for partition, _ in (*tails, *notices):
                 partition.check_page()
         self.check_open()

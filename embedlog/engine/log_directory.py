@@ -364,7 +364,7 @@ class LogDirectory:
             self._applied[name, number] = dict(settings)
 
     def apply_settings(self) -> None:
-        """Apply the present `settings_of` each topic to its open partitions."""
+        """Apply the current `settings_of` each topic to its open partitions."""
         with self._mutex:
             for (name, number), partition in self.partitions.items():
                 topic = self.registry.get(name)
@@ -418,20 +418,22 @@ class LogDirectory:
             partition = self.partitions.get((name, number))
             if partition is None:
                 # another thread may have read the topics after `topic` was read
-                present = self.registry.live(name)
-                if present.id_bytes != topic.id_bytes:
+                current_topic = self.registry.live(name)
+                if current_topic.id_bytes != topic.id_bytes:
                     raise UnknownTopicOrPartitionError(
                         f"topic {name!r} was deleted and created again", path=self.path
                     )
                 path = self.path / file_names.partition_name(name, number)
                 topic_directories.check_link(path, self.config.follow_links)
-                settings = dict(self.settings_of(present))
+                settings = dict(self.settings_of(current_topic))
                 # a late reader of the deleted topic may have opened its files again
                 if (name, number) in self._closed_places:
                     self._closed_places.discard((name, number))
                     self.context.handles.forget(str(path))
                 config = self.config.topic_config(settings)
-                partition = Partition(self.context, name, number, path, present.id_bytes, config)
+                partition = Partition(
+                    self.context, name, number, path, current_topic.id_bytes, config
+                )
                 self.partitions[name, number] = partition
                 self._applied[name, number] = settings
         return partition

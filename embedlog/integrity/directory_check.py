@@ -238,13 +238,13 @@ class ClosedDirectory:
         topics = {topic.name: topic for topic in registry.all()}
         for name in sorted(topics.keys() | directories.keys()):
             topic = topics.get(name)
-            present = directories.get(name, {})
+            existing = directories.get(name, {})
             required: set[int] = set()
             if topic is not None and topic.state == "live":
                 required = {number for number in topic.numbers if number < topic.partitions}
-            for number in sorted(required | present.keys()):
+            for number in sorted(required | existing.keys()):
                 path = self.path / file_names.partition_name(name, number)
-                if number not in present:
+                if number not in existing:
                     self.findings.append(missing_partition(path, name, number))
                     continue
                 settings = {} if topic is None else topic.config

@@ -104,9 +104,9 @@ class PartitionCheck:
             names = self._plan_names(names, manifest)
             bases = self._bases_above_start(file_names.bases(names))
         else:
-            present_bases = set(file_names.bases(names))
+            existing_bases = set(file_names.bases(names))
             bases = [
-                info.base for info in facts.segments if info.base in present_bases or info.size
+                info.base for info in facts.segments if info.base in existing_bases or info.size
             ]
         self._check_segments(bases, infos)
         self._check_small_files(names)
@@ -448,7 +448,7 @@ class PartitionCheck:
         """The bytes to check: those that are known, or those of the file. Others are a finding."""
         name = file_names.file_name(base, file_names.LOG)
         if self._checked.plan is not None:
-            name = self._checked.plan.present_name(name)
+            name = self._checked.plan.current_name(name)
         facts = files.facts_of(self._directory / name)
         size = 0 if facts is None else facts.size
         if info is None or size <= info.size:

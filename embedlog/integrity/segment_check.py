@@ -69,7 +69,7 @@ class CheckedSegment(NamedTuple):
     # loss took their names
     is_read_again: bool = False
 
-    def present_path(self, suffix: str) -> Path | None:
+    def current_path(self, suffix: str) -> Path | None:
         """The path of a file of the segment, None if it has none, or if the next opening for
         writing removes it.
         """
@@ -77,7 +77,7 @@ class CheckedSegment(NamedTuple):
         if self.plan is not None:
             if name not in self.plan.names:
                 return None
-            name = self.plan.present_name(name)
+            name = self.plan.current_name(name)
         return self.directory / name
 
     @property
@@ -102,7 +102,7 @@ class SegmentCheck:
         self._epochs = epochs
         self._signs = signs
         self._note = note
-        log_path = segment.present_path(file_names.LOG)
+        log_path = segment.current_path(file_names.LOG)
         self.path = log_path or file_names.segment_path(segment.directory, segment.base)
         self.findings: list[Finding] = []
         self.spans: list[SegmentSpan] = []
@@ -222,8 +222,8 @@ class SegmentCheck:
         )
 
     def _name_of(self, suffix: str) -> str:
-        """The present name of a file of the segment, or the one that a missing file would have."""
-        path = self.segment.present_path(suffix)
+        """The current name of a file of the segment, or the one that a missing file would have."""
+        path = self.segment.current_path(suffix)
         return file_names.file_name(self.segment.base, suffix) if path is None else path.name
 
     # ---- the log ---------------------------------------------------------------------------------
@@ -376,7 +376,7 @@ class SegmentCheck:
         known.
         """
         layout = np.dtype(_ENTRIES[suffix])
-        path = self.segment.present_path(suffix)
+        path = self.segment.current_path(suffix)
         name = self._name_of(suffix)
         raw = None if path is None else files.read_bytes(path, index.INDEX_BYTES_MAX)
         if raw is None:
@@ -501,7 +501,7 @@ class SegmentCheck:
         """
         info = self.segment.info
         base = self.segment.base
-        path = self.segment.present_path(file_names.TRANSACTION_INDEX)
+        path = self.segment.current_path(file_names.TRANSACTION_INDEX)
         name = self._name_of(file_names.TRANSACTION_INDEX)
         raw = b""
         if path is not None:

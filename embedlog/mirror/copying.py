@@ -96,7 +96,7 @@ class Copying:
         self._ended = False
 
     def end(self) -> None:
-        """End the run after the present transaction. From any thread, and from signal handlers."""
+        """End the run after the current transaction. From any thread, and from signal handlers."""
         self._ended = True
         self._source.wake()
 
@@ -107,7 +107,7 @@ class Copying:
     # ---- the loop --------------------------------------------------------------------------------
 
     def run(self, *, follow: bool, progress: Advance) -> None:
-        """Copy up to the present ends, or until `end`. Raises FencedError if another mirror took
+        """Copy up to the current ends, or until `end`. Raises FencedError if another mirror took
         over.
         """
         try:

@@ -116,7 +116,7 @@ class Mirror:
         self._prefix = prefix
 
     def run(self, *, follow: bool = False, progress: Advance | None = None) -> MirrorReport:
-        """Copy up to the present ends, or with `follow` until `end`; call it once.
+        """Copy up to the current ends, or with `follow` until `end`; call it once.
 
         `progress(offsets copied, all offsets)` is called repeatedly. Raises FencedError if another
         mirror took over, OffsetOutOfRangeError for deleted records, StateError for topics that were
@@ -126,7 +126,7 @@ class Mirror:
         return self.report()
 
     def end(self) -> None:
-        """End `run` after the present transaction. From any thread, and from signal handlers."""
+        """End `run` after the current transaction. From any thread, and from signal handlers."""
         self._copying.end()
 
     def report(self) -> MirrorReport:

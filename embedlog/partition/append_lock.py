@@ -322,7 +322,7 @@ class AppendLock:
             if locked.published.generation == generation:
                 files.write_atomically(path, data, locked.mode)
 
-    def present_producers(self) -> ProducerState:
+    def current_producers(self) -> ProducerState:
         """The producers as of a log end that was published when this was called, or later. REQUIRES
         the mutex.
         """

@@ -39,7 +39,7 @@ class Plan(NamedTuple):
     swaps: list[str]
     orphans: frozenset[str]
 
-    def present_name(self, name: str) -> str:
+    def current_name(self, name: str) -> str:
         """The name that a remaining file has before the plan is carried out."""
         swap = name + file_names.SWAP
         return swap if swap in self.swaps else name

@@ -86,7 +86,7 @@ class AppendProgress:
         # raises if these settings of the topic refuse the run
         self.judge: Callable[[TopicConfig], None] | None = None
         self.judged: TopicConfig | None = None  # the settings that accepted it last
-        # of the present settings, after a part of the run was appended
+        # of the current settings, after a part of the run was appended
         self.refusal: EmbedlogError | None = None
         # an append was tried: batches of it may be in the log without a result
         self.is_begun = False

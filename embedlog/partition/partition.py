@@ -165,7 +165,7 @@ class Partition:
         return self._context.read_only
 
     def bounds(self) -> Bounds:
-        """The present offsets, from one read of the control page."""
+        """The current offsets, from one read of the control page."""
         return self._state.bounds()
 
     def awaited_bounds(self, end: int, isolation: str, since_ns: int | None = None) -> Bounds:
@@ -255,7 +255,7 @@ class Partition:
         UnknownTopicOrPartitionError; for a stamped run FencedError, OutOfOrderSequenceError,
         OffsetMismatchError, InvalidTransactionStateError, with nothing written.
 
-        After another error nothing of the present batch is visible; batches of the same run before
+        After another error nothing of the current batch is visible; batches of the same run before
         it may be. A stamped run may then be appended again unchanged: batches that are in the log
         already are found there. Without `flush` the caller, which holds another partition's lock,
         calls `flush_if_due` afterwards. `progress` is that of earlier calls for the same run.
@@ -468,7 +468,7 @@ class Partition:
 
     def _producer_state_mutexed(self) -> ProducerState:
         with self._lock.mutex_until(self._state.deadline()):
-            return self._lock.present_producers()
+            return self._lock.current_producers()
 
     def expire_producers(self) -> None:
         """Forget producers that have been idle for long; for the housekeeper."""
@@ -556,11 +556,11 @@ class Partition:
 
     def segments(self, published: Published) -> list[SegmentInfo]:
         """The segments of a published tuple; the active one is the last. REQUIRES the append lock
-        (else `present_segments`).
+        (else `current_segments`).
         """
         return self._segments.all(published)
 
-    def present_segments(self) -> tuple[Published, list[SegmentInfo]]:
+    def current_segments(self) -> tuple[Published, list[SegmentInfo]]:
         """The published tuple and its segments, at a moment when no segment is being replaced.
 
         For every look without the append lock: other processes compact, roll and delete meanwhile.
@@ -582,7 +582,7 @@ class Partition:
 
     def size_bytes(self) -> int:
         """Bytes in the logs of all segments."""
-        return sum(info.size for info in self.present_segments()[1])
+        return sum(info.size for info in self.current_segments()[1])
 
     def split_points(
         self, start: int, end: int, max_bytes: int, count: int | None = None

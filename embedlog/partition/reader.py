@@ -187,9 +187,9 @@ class Reader:
                     return result
             except (StorageError, CorruptRecordError) as problem:
                 self._state.check_deleted()
-                present = self._state.published()
+                current = self._state.published()
                 is_missing = isinstance(problem, StorageError) and problem.errno == errno.ENOENT
-                is_same_list = self._segments_key(present) == self._segments_key(published)
+                is_same_list = self._segments_key(current) == self._segments_key(published)
                 # the list in memory may be outdated: a missing file is an error the second time
                 if is_same_list and (has_missed or not is_missing):
                     raise

@@ -643,7 +643,7 @@ class PartitionState:
             self.remap()
 
     def bounds(self) -> Bounds:
-        """The present offsets, from one read of the page.
+        """The current offsets, from one read of the page.
 
         The first records of an open transaction may be deleted: the last stable offset is not
         before the log start, as in Kafka.

@@ -231,7 +231,7 @@ class Accumulator:
         )  # after the callbacks of the settled batches
 
     def close(self, timeout_s: float | None) -> bool:
-        """Accept no more records, send the present ones and end the thread; False after the
+        """Accept no more records, send the current ones and end the thread; False after the
         timeout.
 
         Inside a callback it returns once everything is written; the other callbacks and the end of
@@ -262,7 +262,7 @@ class Accumulator:
         return False
 
     def _drain(self, timeout_s: float | None) -> bool:
-        """Write the present records on the thread itself.
+        """Write the current records on the thread itself.
 
         Inside a delivery, where a finalizer may call it, the delivery does that.
         """

@@ -508,7 +508,7 @@ class Sender:
             target.queue.rest(0)
             self.appender.note_lost(target, attempt, error)
             if isinstance(error, UnknownTopicOrPartitionError):
-                # before the futures fail: who sends again then uses the present partitions
+                # before the futures fail: who sends again then uses the current partitions
                 self._check_topic(target)
             written_count = attempt.whole_count
             if isinstance(error, DurabilityError) or target.awaits_sync:

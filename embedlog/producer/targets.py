@@ -257,7 +257,7 @@ def _compress_section(codec: int, level: int | None, plain: bytes) -> Any:
 
 
 def _time_limits(config: TopicConfig) -> tuple[int, int]:
-    """The most that a given timestamp may be before, and after, the present time, in ms."""
+    """The most that a given timestamp may be before, and after, the current time, in ms."""
     if config.message_timestamp_type != "CreateTime":
         return LONG_MAX, LONG_MAX
     return config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms

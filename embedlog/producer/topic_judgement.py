@@ -4,7 +4,7 @@ A record is judged twice. The call that sends it judges it by the settings that 
 so that most mistakes are reported at once. The append judges it by the topic's settings of that
 moment: they may have changed since the call, by this process or by another one, and the topic may
 have been deleted and created anew. The partition knows under its append lock whether the settings
-by which a run was judged are the present ones; if not, it reads them and asks again (APPEND-8). The
+by which a run was judged are the current ones; if not, it reads them and asks again (APPEND-8). The
 direct append in C judges batches of single records by the same facts: their keys and their times.
 """
 
@@ -44,7 +44,7 @@ def check_times(config: TopicConfig, topic: str, earliest_ms: int, latest_ms: in
 
 
 def check_batches(config: TopicConfig, topic: str, batches: list[ProducerBatch]) -> None:
-    """Judge the batches of an append by the present settings of the topic.
+    """Judge the batches of an append by the current settings of the topic.
 
     A batch of single records knows whether one of them has no key, and their times. The rows of a
     `send_batch` were judged by the settings that their run names: they are decoded and judged again

@@ -344,9 +344,9 @@ class Assignments:
             self._commit(replicas)
 
         def make_event(state: State, offset: int) -> Event:
-            present = state.partitions.get(partition_id, decided)
+            current = state.partitions.get(partition_id, decided)
             return FinishReassignment(
-                partition_id, decided.partition_epoch, replicas.leaders.observe_replicas(present)
+                partition_id, decided.partition_epoch, replicas.leaders.observe_replicas(current)
             )
 
         result = self._set.decisions.propose(

@@ -74,7 +74,7 @@ def _target_of(partition: PartitionRecord) -> list[int]:
 
 
 def growing_targets(state: State, factor: int) -> dict[TopicPartition, list[int]]:
-    """The replicas of the partitions that have fewer than `factor`; the present ones first.
+    """The replicas of the partitions that have fewer than `factor`; the current ones first.
 
     Raises InvalidReplicationFactorError if fewer directories take replicas.
     """
@@ -100,13 +100,13 @@ def growing_targets(state: State, factor: int) -> dict[TopicPartition, list[int]
 
 
 def _choose_node(
-    racks: Mapping[int, str | None], present: Collection[int], replica_counts: Counter[int]
+    racks: Mapping[int, str | None], replicas: Collection[int], replica_counts: Counter[int]
 ) -> int:
     """A further node for a partition: on a rack that it does not have, else with the fewest
     replicas.
     """
-    used_racks = {racks.get(node) for node in present} - {None}
-    free = [node for node in racks if node not in present]
+    used_racks = {racks.get(node) for node in replicas} - {None}
+    free = [node for node in racks if node not in replicas]
     return min(free, key=lambda node: (racks[node] in used_racks, replica_counts[node], node))
 
 
@@ -131,10 +131,10 @@ def move_off(
             assignments.reassign(new_targets)
             break
         except UnknownTopicOrPartitionError:  # one of the topics was deleted meanwhile
-            present_targets = targets(decisions.settle(deadline_ns), node, usable)
-            if present_targets == new_targets:
+            current_targets = targets(decisions.settle(deadline_ns), node, usable)
+            if current_targets == new_targets:
                 raise
-            new_targets = present_targets
+            new_targets = current_targets
     while True:
         state = decisions.newest_state()
         remaining = _partitions_on(state, node)

@@ -78,7 +78,7 @@ class OffsetPublisher:
     def publish(
         self, reached: Mapping[PartitionName, int], ends: Mapping[PartitionName, int]
     ) -> None:
-        """Publish that all records before these offsets were read; `ends` are the present ends of
+        """Publish that all records before these offsets were read; `ends` are the current ends of
         the partitions.
         """
         if reached == self._reported and self._clock() < self._due_s:

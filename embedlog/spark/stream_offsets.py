@@ -119,15 +119,15 @@ class StreamOffsets:
         return self._initial
 
     def latest(self) -> Offset:
-        """The present end of all partitions."""
-        topics = self._present_topics()
+        """The current end of all partitions."""
+        topics = self._current_topics()
         return self._offset(self._ends(topics), topics, {})
 
     def pin(self) -> None:
-        """Make the present end the last one: for a query that reads the present records and
+        """Make the current end the last one: for a query that reads the current records and
         ends.
         """
-        self._targets = self._ends(self._present_topics())
+        self._targets = self._ends(self._current_topics())
 
     def _ends(self, topics: Topics) -> PartitionOffsets:
         return {
@@ -172,8 +172,8 @@ class StreamOffsets:
 
     # ---- the end of a batch ----
 
-    def _present_topics(self) -> Topics:
-        """The present topics. They are described again only if something has
+    def _current_topics(self) -> Topics:
+        """The current topics. They are described again only if something has
         changed.
         """
         if self._topics is None or not self._watch.is_unchanged():
@@ -190,7 +190,7 @@ class StreamOffsets:
 
         Raises EmbedlogError, among others for a data loss that is fatal.
         """
-        topics = self._present_topics()
+        topics = self._current_topics()
         if self._is_read(start):
             return start
         begun = self._begins(start, topics)
@@ -394,7 +394,7 @@ class StreamOffsets:
         """Spark has committed the results of all records before `end`."""
         if self._publisher is None:
             return
-        topics = self._present_topics()
+        topics = self._current_topics()
         ids = {
             name
             for name, description in topics.descriptions.items()
@@ -415,12 +415,12 @@ class StreamOffsets:
             if begins.get((topic, number), last) < last
         ]
         ids = {piece.topic: piece.topic_id for piece in pieces}
-        present = {
+        existing_topics = {
             topic
             for topic, identity in ids.items()
             if is_present(self._log, self._settings, topic, identity)
         }
-        pieces = [piece for piece in pieces if piece.topic in present]
+        pieces = [piece for piece in pieces if piece.topic in existing_topics]
         if end != self._planned:  # by an earlier process: the log may have been restored since
             pieces = self._drop_replaced(pieces, offsets_from_json(end.get("e", {})))
         return tasks_of(self._log, self._settings, pieces)
@@ -431,7 +431,7 @@ class StreamOffsets:
         """The pieces without records that the log has replaced by others. Raises
         OffsetOutOfRangeError if that is fatal.
         """
-        present_pieces = []
+        remaining_pieces = []
         for piece in pieces:
             tp = (piece.topic, piece.partition)
             words = ""
@@ -440,7 +440,7 @@ class StreamOffsets:
                     tp, piece.end, epochs[tp], "the end of a planned batch"
                 )
             if not words:
-                present_pieces.append(piece)
+                remaining_pieces.append(piece)
                 continue
             report_loss(
                 words,
@@ -453,8 +453,8 @@ class StreamOffsets:
                 end=end,
             )
             if piece.start < end:
-                present_pieces.append(replace(piece, end=end))
-        return present_pieces
+                remaining_pieces.append(replace(piece, end=end))
+        return remaining_pieces
 
 
 def share(span: int, row_count: int, total: int) -> int:

@@ -262,7 +262,7 @@ class _Write:
     # ---- overwriting -----------------------------------------------------------------------------
 
     def _ends(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
-        """The present end of each partition of these topics: the limit of the deletion for
+        """The current end of each partition of these topics: the limit of the deletion for
         partitions without a new record.
         """
         return {

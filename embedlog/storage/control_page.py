@@ -91,8 +91,8 @@ class PageFile:
 
 def map_page(path: Path, writable: bool, locked: bool = False) -> PageFile | None:
     """Map an existing page; None if it is absent or too short."""
-    present = files.facts_of(path)
-    if present is None or present.size < system.PAGE_BYTES:
+    page_facts = files.facts_of(path)
+    if page_facts is None or page_facts.size < system.PAGE_BYTES:
         return None
     with files.opened(path, files.WRITE if writable else files.READ) as fd:
         facts = files.facts(fd, path)
@@ -104,12 +104,12 @@ def make_page(path: Path, mode: int, locked: bool = False) -> PageFile:
     """Map the page; create it if it is absent. REQUIRES the append lock; the caller writes the
     content.
     """
-    present = files.facts_of(path)
-    if present is not None and present.size < system.PAGE_BYTES:
+    page_facts = files.facts_of(path)
+    if page_facts is not None and page_facts.size < system.PAGE_BYTES:
         # a foreign process truncated it: keep the inode, rebuild the content
         with files.opened(path, files.WRITE) as fd:
             files.allocate(fd, system.PAGE_BYTES, path)
-    elif present is None:
+    elif page_facts is None:
         temporary = path.with_name(path.name + "-new")
         files.unlink(temporary, missing_ok=True)
         with files.opened(temporary, files.EXCLUSIVE, mode) as fd:
@@ -145,7 +145,7 @@ def check(mapped: PageFile, expected: Any) -> bool:
 
 
 def floor_of(mapped: PageFile, topic_id: bytes, partition: int) -> Published | None:
-    """The state that a page of an earlier incarnation published into the present page cache; None
+    """The state that a page of an earlier incarnation published into the current page cache; None
     if it proves nothing.
     """
     page = mapped.page
@@ -158,7 +158,7 @@ def floor_of(mapped: PageFile, topic_id: bytes, partition: int) -> Published | N
 
 
 def is_in_place(mapped: PageFile, topic_id: bytes, partition: int) -> bool:
-    """Whether the page was written at its present place, in any incarnation; False for a copied
+    """Whether the page was written at its current place, in any incarnation; False for a copied
     page.
     """
     own = system.identity(

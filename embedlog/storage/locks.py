@@ -140,8 +140,11 @@ class LockFile:
         with it.
         """
         own = files.facts(self.fd, self.path)
-        present = files.facts_of(self.path)
-        return present is not None and (present.device, present.inode) == (own.device, own.inode)
+        current_facts = files.facts_of(self.path)
+        return current_facts is not None and (current_facts.device, current_facts.inode) == (
+            own.device,
+            own.inode,
+        )
 
     @scope
     def hold(self, deadline_ns: int) -> Iterator[None]:

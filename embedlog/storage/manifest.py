@@ -250,7 +250,7 @@ class Manifest:
         return bool(topic_id == self._topic_id and version >= 2)
 
     def _apply(self, infos: Iterable[SegmentInfo]) -> None:
-        """Add records in a new dictionary: another thread may iterate over the present one."""
+        """Add records in a new dictionary: another thread may iterate over the current one."""
         segments = dict(self.segments)
         for info in infos:
             if info.kind == START:

@@ -41,8 +41,8 @@ def test_a_finished_swap_replaces_the_segments_in_its_range(tmp_path: Path) -> N
     path = directory(tmp_path / "t-0", names, batch(7, [(7, b"k", b"v")]))
     plan = leftovers.make_plan(path, names, {})
     assert plan.names == {name(0, ".log"), name(0, ".index"), name(9, ".log"), "embedlog.page"}
-    assert plan.present_name(name(0, ".log")) == name(0, ".log.swap")
-    assert plan.present_name(name(9, ".log")) == name(9, ".log")
+    assert plan.current_name(name(0, ".log")) == name(0, ".log.swap")
+    assert plan.current_name(name(9, ".log")) == name(9, ".log")
     assert plan.replaced_bases() == {0}
     assert sorted(each.name for each in path.iterdir()) == sorted(names), "nothing is changed"
     with pytest.raises(StateError):

@@ -310,7 +310,7 @@ class Offsets:
         of them.
 
         With a deadline it waits for transactions with offsets of these partitions, and raises
-        DeadlineError; without one it returns the present offsets. An exception of
+        DeadlineError; without one it returns the current offsets. An exception of
         `caller.raise_if_interrupted()` ends the wait; it is called after every
         `Engine.wake(caller)`.
         """

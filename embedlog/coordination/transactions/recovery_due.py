@@ -18,7 +18,7 @@ UNKNOWN_CACHE: Final = 0
 
 
 def note_opening(page: system.Page, clean: bool, broker_wrote: bool, cache: int) -> None:
-    """Record at the first open whether the page cache was lost; `cache` is its present number.
+    """Record at the first open whether the page cache was lost; `cache` is its current number.
     REQUIRES the open lock.
     """
     if broker_wrote:

@@ -40,7 +40,7 @@ from embedlog.coordination.transactions import recovery, recovery_due
 from embedlog.coordination.transactions.transaction_checks import (
     Concurrent,
     asks_for_durability,
-    present_moment,
+    current_moment,
     refusal_error,
     select_durable,
     select_unsynced,
@@ -240,7 +240,7 @@ class Transactions:
         if problems:
             raise problems[0]
         self.sync_data(durable, deadline_ns)
-        self.decide(name, lambda old: machine.complete(old, decided, present_moment()), deadline_ns)
+        self.decide(name, lambda old: machine.complete(old, decided, current_moment()), deadline_ns)
         system.point("txn-completed")
 
     def sync_data(self, partitions: Sequence[DurableLog], deadline_ns: int) -> None:
@@ -372,14 +372,14 @@ class Transactions:
         """Do the work on one id that any process may do: True if there was any."""
         if state.status is Status.ONGOING:
             alive = self.is_in_use(state)
-            if not machine.is_abandoned(state, alive, present_moment()):
+            if not machine.is_abandoned(state, alive, current_moment()):
                 return False
             system.point("txn-giving-up")
             abandoned = state
             decided = self.decide(
                 name,
                 lambda old: machine.abort_abandoned(
-                    old, abandoned, new_producer_id(), present_moment()
+                    old, abandoned, new_producer_id(), current_moment()
                 ),
                 deadline_ns,
             )
@@ -449,7 +449,7 @@ class Transactions:
                 yield name, state
 
     def _is_expired(self, state: Transaction | None, limit_ms: int) -> bool:
-        if state is None or not machine.is_expired(state, False, limit_ms, present_moment()):
+        if state is None or not machine.is_expired(state, False, limit_ms, current_moment()):
             return False
         return not self.is_in_use(state)
 
@@ -483,7 +483,7 @@ class Transactions:
         def event(old: Transaction | None) -> Transaction | None:
             if old is None:
                 return None
-            return machine.raise_epoch(old, producer_id, epoch, present_moment())
+            return machine.raise_epoch(old, producer_id, epoch, current_moment())
 
         self.decide(name, event, deadline_ns)
 

@@ -1,7 +1,7 @@
 """The owner of a transactional id: executes the transactions of one producer.
 
 - An owner holds a process slot, so its end is detected at once; another owner of the same id fences
-  it. In a set a registration names another slot if the directory of the present one failed or left.
+  it. In a set a registration names another slot if the directory of the current one failed or left.
   All slots are held until `close`: an earlier record, with the earlier slot, counts if the
   registration is lost.
 - Every call may be repeated after an error or an interrupt, with the same arguments: it finds its
@@ -29,7 +29,7 @@ from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions.transaction_checks import (
     Concurrent,
     asks_for_durability,
-    present_moment,
+    current_moment,
     refusal_error,
     select_durable,
     select_unsynced,
@@ -130,7 +130,7 @@ class TransactionalIdOwner:
         self.transactional_id = transactional_id
         self.timeout_ms = timeout_ms
         self._coordinator = transactions
-        # the last one is the present one; always the same list, for threads and signals
+        # the last one is the current one; always the same list, for threads and signals
         self._slots: list[ProcessSlot] = []
         self._closed = False
         self._id: tuple[int, int] | None = None
@@ -139,7 +139,7 @@ class TransactionalIdOwner:
 
     @property
     def stamp(self) -> Stamp:
-        """The stamp of the present transaction's batches. Raises StateError before `init`."""
+        """The stamp of the current transaction's batches. Raises StateError before `init`."""
         return Stamp(*self._identity(), transactional=True)
 
     def _identity(self) -> tuple[int, int]:
@@ -160,7 +160,7 @@ class TransactionalIdOwner:
                 self._slots.remove(process_slot)
 
     def _ensure_slot(self) -> ProcessSlot:
-        """The present process slot: another one if its directory is not used any more.
+        """The current process slot: another one if its directory is not used any more.
         Raises ClosedError.
 
         It may write a file, so the lock of `__transaction_state` is taken afterwards.
@@ -215,10 +215,10 @@ class TransactionalIdOwner:
             is_claimed = self._id is None or self._id == (old.producer_id, old.epoch)
             if not is_claimed:
                 return Refusal.PRODUCER_FENCED
-            aborted = machine.abort_abandoned(old, old, new_producer_id(), present_moment())
+            aborted = machine.abort_abandoned(old, old, new_producer_id(), current_moment())
             return aborted or Refusal.PRODUCER_FENCED
         return machine.initialize(
-            old, process_slot, self.timeout_ms, new_producer_id(), present_moment(), self._id
+            old, process_slot, self.timeout_ms, new_producer_id(), current_moment(), self._id
         )
 
     def begin(self) -> None:
@@ -400,7 +400,7 @@ class TransactionalIdOwner:
                 process_slot,
                 commit=commit,
                 next_id=new_producer_id(),
-                now=present_moment(),
+                now=current_moment(),
             )
 
         decided = self._decide_after_predecessor(event, until)
@@ -512,7 +512,7 @@ class TransactionalIdOwner:
             stamp.producer_id,
             stamp.epoch,
             tps,
-            present_moment(),
+            current_moment(),
             next(reversed(self._slots), None),
         )
         if isinstance(new, Refusal):

@@ -199,7 +199,7 @@ class _Pass:
 
     def _read_producers(self) -> dict[int, Producer]:
         with self._state.mutex:
-            return dict(self._cleaner.lock.present_producers().producers)
+            return dict(self._cleaner.lock.current_producers().producers)
 
     def _path(self, info: SegmentInfo) -> Path:
         return file_names.segment_path(self._state.path, info.base)

@@ -78,7 +78,7 @@ class LockedReplica:
         """Store the log end as the start of an epoch above that of the page; it is on disk when
         this returns.
 
-        Returns the stored epochs. `before` has the present ones, if they are known. On an error
+        Returns the stored epochs. `before` has the current ones, if they are known. On an error
         they are kept. A start of that epoch that is stored already is of an interrupted beginning:
         the page never had the epoch.
         """

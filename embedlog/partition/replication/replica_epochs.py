@@ -98,7 +98,7 @@ class ReplicaEpochs:
         """
         self._state.ensure_open()
         with self._lock.mutex_until(self._state.deadline()):
-            producer = self._lock.present_producers().producers.get(stamp.producer_id)
+            producer = self._lock.current_producers().producers.get(stamp.producer_id)
         if producer is None or producer.epoch != stamp.epoch:
             return None
         return producer.has(sequence)

@@ -127,7 +127,7 @@ def _complete(locked: LockedPartition, epoch: int | None, replica: Replica | Non
     publication = replication.read(page)
     if publication is None:
         raise StorageError("the control page is damaged", path=locked.path / file_names.PAGE)
-    published, present = publication
+    published, current_replica = publication
     if published.generation % 2 == 0 and _is_published(locked, published, kind, base, offset):
         if replica is not None:
             if epoch is not None:
@@ -148,11 +148,12 @@ def _complete(locked: LockedPartition, epoch: int | None, replica: Replica | Non
             after, index_bytes = _cut(locked, moving, base, offset)
         locked.state.forget_files()
         after = after._replace(
-            generation=moving.generation + 1, epoch=_cut_epochs(locked, kind, after, present)
+            generation=moving.generation + 1,
+            epoch=_cut_epochs(locked, kind, after, current_replica),
         )
-        if kind == system.CUT_LOST and present.role != ROLE_NONE:
+        if kind == system.CUT_LOST and current_replica.role != ROLE_NONE:
             replica = Replica()
-        elif present.role == ROLE_NONE and replica is None:
+        elif current_replica.role == ROLE_NONE and replica is None:
             after = after._replace(high_watermark=after.log_end)
         if epoch is not None:
             after = after._replace(epoch=epoch)
@@ -161,7 +162,7 @@ def _complete(locked: LockedPartition, epoch: int | None, replica: Replica | Non
             transaction_entries=len(index_bytes) // ENTRY_SIZE,
             transaction_digest=aborted_transactions.digest(index_bytes),
         )
-        after, replica = restate_stable_offset(after, replica or present, state)
+        after, replica = restate_stable_offset(after, replica or current_replica, state)
         files.sync_directory(locked.path)
         system.point("cut-done")
         page.add(system.WORD_CUTS, 1)
@@ -306,7 +307,9 @@ def _cut_producers(locked: LockedPartition, base: int, end: int) -> bytes:
     return entries
 
 
-def _cut_epochs(locked: LockedPartition, kind: int, after: Published, present: Replica) -> int:
+def _cut_epochs(
+    locked: LockedPartition, kind: int, after: Published, current_replica: Replica
+) -> int:
     """Remove the epochs of cut records; the epoch of the page after the cut."""
     if kind == system.CUT_ALL:
         locked.write_epochs(EpochCache())
@@ -315,7 +318,11 @@ def _cut_epochs(locked: LockedPartition, kind: int, after: Published, present: R
     before = list(epochs.entries)
     epochs.truncate_from_end(after.log_end)
     epoch = after.epoch
-    if kind == system.CUT_LOST and present.role == ROLE_NONE and not locked.state.context.in_set:
+    if (
+        kind == system.CUT_LOST
+        and current_replica.role == ROLE_NONE
+        and not locked.state.context.in_set
+    ):
         latest = before[-1][0] if before else -1
         epoch = max(latest, after.epoch) + 1
         epochs.assign(epoch, after.log_end)

@@ -15,7 +15,7 @@
 - Either all directories with replicas have a rack, or none: otherwise no topic could be placed.
 - A retirement that was interrupted after its decision, or whose outcome was not known, is completed
   by the same call. This needs a directory that still has the node among its members. The retired
-  one is released if this process had opened it, and if it is of the present generation. One that
+  one is released if this process had opened it, and if it is of the current generation. One that
   was retired by force is refused for ever.
 """
 
@@ -86,9 +86,9 @@ class SetGrowth:
         deadline_ns = files.deadline_after(self._config.lock_timeout_ms / 1000)
         state = self._members.decisions.settle(deadline_ns)
         set_up.check_texts(path, rack)
-        present_node = self._find_node(path, state)
-        if present_node is not None:
-            return present_node
+        registered_node = self._find_node(path, state)
+        if registered_node is not None:
+            return registered_node
         if len(state.nodes) >= waits.DIRECTORIES_MAX:
             raise ReplicaSetError(
                 "the set has as many directories as it can have", expected=waits.DIRECTORIES_MAX
@@ -341,13 +341,13 @@ def _check_rack(state: State, path: Path, rack: str | None, *, replicas: bool) -
     """
     if not replicas:
         return
-    present_racks = [member.rack for member in state.nodes.values() if member.replicas]
-    if any((present is None) != (rack is None) for present in present_racks):
+    other_racks = [member.rack for member in state.nodes.values() if member.replicas]
+    if any((other_rack is None) != (rack is None) for other_rack in other_racks):
         raise ReplicaSetError(
             "either all directories of a set have a rack, or none",
             paths=[os.fspath(path)],
             found=rack,
-            expected="a rack" if any(present_racks) else "no rack",
+            expected="a rack" if any(other_racks) else "no rack",
         )
 
 

@@ -13,7 +13,7 @@ REPLICA-19).
   not closed in order, and has another one than at its registered opening, does not continue: it is
   a copy that was made while processes used the original. A copy continues with an opening of its
   own, which a request has registered. One that was closed in order stands for the directory: its
-  first opening takes the present birth time for those of before, and removes the clean mark after
+  first opening takes the current birth time for those of before, and removes the clean mark after
   that, so that it may crash at once.
 - A directory that does not continue is a stranger. It is away, with the command that helps:
   `replace_directory` prepares an empty directory, which is registered as a stranger and copied.
@@ -134,9 +134,9 @@ def stand_for(opening: Opening, mode: int = 0o666) -> None:
     """
     membership = members.read(opening.path)
     if membership is not None and _is_fresh(opening, membership):
-        present = membership.with_birth(opening.created_ns)
-        if present != membership:
-            members.write(opening.path, present, mode)
+        current_membership = membership.with_birth(opening.created_ns)
+        if current_membership != membership:
+            members.write(opening.path, current_membership, mode)
 
 
 def enter(opening: Opening, mode: int = 0o666) -> EnteredDirectory | None:

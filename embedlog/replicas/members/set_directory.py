@@ -114,9 +114,9 @@ class SetDirectory:
         changes = self.log_directory.topic_changes
         registry = self.log_directory.registry
         with changes.begin():
-            present = registry.get(topic.name)
-            if present is not None and present.topic_id != topic.topic_id:
-                self._delete(present)
+            current_topic = registry.get(topic.name)
+            if current_topic is not None and current_topic.topic_id != topic.topic_id:
+                self._delete(current_topic)
             changes.finish_drops(topic)
             registry.put(topic)
             return changes.finish_creation(topic)
@@ -162,14 +162,14 @@ class SetDirectory:
         with self.log_directory.topic_changes.begin():
             for topic, config in decided:
                 # another process may have changed the topic meanwhile
-                present = registry.get(topic.name)
+                current_topic = registry.get(topic.name)
                 if (
-                    present is not None
-                    and present.topic_id == topic.topic_id
-                    and present.is_finished
-                    and present.config != config
+                    current_topic is not None
+                    and current_topic.topic_id == topic.topic_id
+                    and current_topic.is_finished
+                    and current_topic.config != config
                 ):
-                    registry.put(present._replace(config=config))
+                    registry.put(current_topic._replace(config=config))
 
     def unassigned_partitions(self, state: State) -> list[tuple[UUID, int]]:
         """The partitions of decided topics that have a directory here, although no decision assigns

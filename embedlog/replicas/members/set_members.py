@@ -320,8 +320,8 @@ class SetMembers:
 
     def open_members(self) -> list[OpenMember]:
         """The open directories, by node."""
-        present = self._opened.copy()  # one step: another thread may remove a directory meanwhile
-        return [present[node] for node in sorted(present)]
+        opened = self._opened.copy()  # one step: another thread may remove a directory meanwhile
+        return [opened[node] for node in sorted(opened)]
 
     def failure_of(self, directory: LogDirectory) -> str | None:
         """The reason for which an open directory is not used now."""
@@ -516,11 +516,11 @@ class SetMembers:
             # the next decision repeats it
             with contextlib.suppress(NotEnoughDirectoriesError, LockTimeoutError):
                 self.decisions.level(deadline_ns)
-        present = {member.node for member in self.directories}
+        opened_nodes = {member.node for member in self.directories}
         changed = [
             member
             for member in self._all_directories(state)
-            if member.node in nodes or member.node not in present
+            if member.node in nodes or member.node not in opened_nodes
         ]
         self.directories.put(changed)
         self._use_registered(state)
@@ -539,7 +539,7 @@ class SetMembers:
         Raises ReplicaSetError if none continues, or if a set is to begin again that continues.
         """
         views = self.decisions.read_views(opened.copy for opened in self._opened.values())
-        entered = {node: self._present_entry(opened) for node, opened in self._opened.items()}
+        entered = {node: self._current_entry(opened) for node, opened in self._opened.items()}
         if self._restored:
             judgement.check_restored(
                 judgement.judge(entered, views, self._is_continued_by), entered
@@ -604,7 +604,7 @@ class SetMembers:
             return False
         return self.decisions.is_continued(self._opened[earlier].copy, self._opened[node].copy)
 
-    def _present_entry(self, opened: OpenMember) -> EnteredDirectory:
+    def _current_entry(self, opened: OpenMember) -> EnteredDirectory:
         """What a directory is judged by. Another process may have registered it since a reader
         opened it.
         """
@@ -819,17 +819,17 @@ class SetMembers:
         """Add the directories that other processes have added to the set, and forget those that
         have left it.
         """
-        present = {member.node for member in self.directories}
+        opened_nodes = {member.node for member in self.directories}
         self.directories.put(
             [
                 member
                 for member in self._all_directories(state)
-                if member.node not in present and member.directory is None
+                if member.node not in opened_nodes and member.directory is None
             ]
         )
         if not state.nodes:
             return
-        for node in present - set(state.nodes):
+        for node in opened_nodes - set(state.nodes):
             self.forget(node)
 
     def forget(self, node: int) -> None:

@@ -125,7 +125,7 @@ def _measure_missing(leader: Partition, offset: int) -> Missing:
     """Raises OffsetOutOfRangeError if the log ends at the offset; CorruptRecordError,
     StorageError.
     """
-    now, segments = leader.present_segments()
+    now, segments = leader.current_segments()
     first = max(offset, now.log_start)
     fetched = leader.replica.read(first, 1)
     if not len(fetched.batches):

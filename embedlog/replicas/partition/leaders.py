@@ -76,7 +76,7 @@ class Leaders:
     def find_leader(
         self, deadline_ns: int, lowest: int = -1, *, wait: bool = True, show: bool = True
     ) -> Leader:
-        """The replica that leads, in an epoch from `lowest` on. Elects one if the present leader
+        """The replica that leads, in an epoch from `lowest` on. Elects one if the current leader
         fails.
 
         Without `wait` one attempt is made. Without `show` the caller commits what it appends next,

@@ -159,11 +159,11 @@ class ReplicatedPartition:
         return self._calls.read(lambda partition: partition.published())
 
     def bounds(self) -> Bounds:
-        """The present offsets, from one read of the leader's page."""
+        """The current offsets, from one read of the leader's page."""
         return self._calls.read(lambda partition: partition.bounds())
 
     def awaited_bounds(self, end: int, isolation: str, since_ns: int | None = None) -> Bounds:
-        """The present offsets, after a wait until the deadline for a replica with the records below
+        """The current offsets, after a wait until the deadline for a replica with the records below
         `end`.
 
         `since_ns`: a reader has found nothing since then (boot clock), although a replica showed
@@ -436,7 +436,7 @@ class ReplicatedPartition:
                 worker.run(note)
 
     def seen_plain(self, stamp: Stamp) -> int:
-        """As `Partition.seen_plain`, of the present leader only (REPLICA-16)."""
+        """As `Partition.seen_plain`, of the current leader only (REPLICA-16)."""
         leader = self._calls.leader
         if leader is None:
             return -1

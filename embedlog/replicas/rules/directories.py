@@ -7,7 +7,7 @@
 - The number of a node is never used again.
 - Voters change one at a time, after the previous change is settled; one voter is always left.
 - A directory leaves the set after no partition names it.
-- A new directory gets the smallest slot that no present directory has. No page that counts contains
+- A new directory gets the smallest slot that no current directory has. No page that counts contains
   the bit of a directory that left, because no partition names it.
 - A forced retirement removes a directory with all its replicas. The rest has another generation,
   and votes. What only the removed replicas had is lost: the ISR is the rest of it, else the ELR,
@@ -60,7 +60,7 @@ from embedlog.replicas.rules.topics import held_records
 
 
 def register(state: State, event: Register) -> Ruling:
-    """The present registration id and broker epoch of a registered directory. Nothing if another
+    """The current registration id and broker epoch of a registered directory. Nothing if another
     process has it open already.
     """
     identity = event.identity

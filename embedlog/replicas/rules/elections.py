@@ -154,11 +154,11 @@ def _directories_of(
 
 
 def alter_isr(state: State, event: AlterIsr) -> Ruling:
-    """Another ISR, proposed by the leader. Nothing if it is the present one, unless it is to be
+    """Another ISR, proposed by the leader. Nothing if it is the current one, unless it is to be
     renewed.
     """
-    present = state.partitions.get(event.partition_id)
-    if present is not None and event.leader_epoch != present.leader_epoch:
+    current = state.partitions.get(event.partition_id)
+    if current is not None and event.leader_epoch != current.leader_epoch:
         return Refusal.FENCED_LEADER_EPOCH
     old = at_change(state, event.partition_id, event.change)
     if isinstance(old, Refusal):

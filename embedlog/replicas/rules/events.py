@@ -248,7 +248,7 @@ class Identity:
     """A directory as its own files describe it.
 
     `openings`: the ids of its openings since the one whose registration it has recorded, which is
-    the first; the last one is the present one. Empty in a directory of an earlier version.
+    the first; the last one is the current one. Empty in a directory of an earlier version.
     """
 
     node: int

@@ -2,7 +2,7 @@
 
 - During a reassignment the assignment is the target, followed by the replicas that are removed at
   its end.
-- A new target replaces the present one; a cancellation returns to the assignment before the first
+- A new target replaces the current one; a cancellation returns to the assignment before the first
   one. A replica that was added for a replaced target is both added and removed: the end removes it,
   and so does the cancellation.
 - The end needs every replica of the target in the ISR. One decision makes the target assignment and
@@ -36,7 +36,7 @@ from embedlog.replicas.rules.state import State, throttle_of, with_throttle
 
 
 def reassign(state: State, event: Reassign) -> Ruling:
-    """The first step to other replicas. Nothing if the target is the present assignment."""
+    """The first step to other replicas. Nothing if the target is the current assignment."""
     old = at_change(state, event.partition_id, event.change)
     if isinstance(old, Refusal):
         return old

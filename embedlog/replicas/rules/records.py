@@ -61,7 +61,7 @@ class RegisterBroker:
 
     `replicas` is false for a witness, which votes but takes no partitions; a `leaving` directory
     takes no further ones. `slot` is the bit of the directory in the ISR of control pages, 0 to 63.
-    It is unique among the present directories.
+    It is unique among the current directories.
     """
 
     TYPE: ClassVar[int] = 0
@@ -157,7 +157,7 @@ class RemoveTopic:
 
 @dataclass(frozen=True, slots=True)
 class NoOp:
-    """No change: a record of the present term, after which the records before it count."""
+    """No change: a record of the current term, after which the records before it count."""
 
     TYPE: ClassVar[int] = 20
 

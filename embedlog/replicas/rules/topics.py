@@ -117,14 +117,14 @@ def held_records(directory: RegisterBroker, held: Iterable[HeldTopic]) -> Iterat
 def create_partitions(state: State, event: CreatePartitions) -> Ruling:
     """More partitions of a topic."""
     topic = state.topics.get(event.topic_id)
-    present = state.partitions_of(event.topic_id)
-    if topic is None or not present:
+    existing_partitions = state.partitions_of(event.topic_id)
+    if topic is None or not existing_partitions:
         return Refusal.UNKNOWN_TOPIC_OR_PARTITION
-    if event.total <= len(present):
+    if event.total <= len(existing_partitions):
         return Refusal.INVALID_PARTITIONS
     existing = [
         [node for node in partition.replicas if node not in partition.removing]
-        for partition in present
+        for partition in existing_partitions
     ]
     factor = len(existing[0])
     assignment = event.assignment
@@ -133,9 +133,11 @@ def create_partitions(state: State, event: CreatePartitions) -> Ruling:
             assignment = extend(_targets(state, event.live, factor), existing, event.total)
         except (InvalidReplicationFactorError, InvalidReplicaAssignmentError) as problem:
             return _REFUSALS[type(problem)]
-    if len(assignment) != event.total - len(present):
+    if len(assignment) != event.total - len(existing_partitions):
         return Refusal.INVALID_REPLICA_ASSIGNMENT
-    return _new_partitions(state, topic, assignment, event.live, first=len(present), factor=factor)
+    return _new_partitions(
+        state, topic, assignment, event.live, first=len(existing_partitions), factor=factor
+    )
 
 
 def delete_topic(state: State, event: DeleteTopic) -> Ruling:

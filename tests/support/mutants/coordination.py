@@ -112,7 +112,7 @@ def _lifted_before_the_decision_is_carried_out(
 ):
     lift = lambda old: (  # noqa: E731
         old
-        and transaction.raise_epoch(old, producer_id, epoch, transaction_checks.present_moment())
+        and transaction.raise_epoch(old, producer_id, epoch, transaction_checks.current_moment())
     )
     self.decide(name, lift, deadline_ns)
 

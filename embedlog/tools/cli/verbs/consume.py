@@ -186,7 +186,7 @@ def consume(**options: Any) -> int:
 @verb(exclusive=_EXCLUSIVE)
 @_add_options
 def cat(**options: Any) -> int:
-    """Print the present records, and end: `consume --from-beginning -e`."""
+    """Print the current records, and end: `consume --from-beginning -e`."""
     return _consume(options, default="beginning", exit_at_end=True)
 
 

@@ -1,7 +1,7 @@
 """Contains the verb `mirror`: topics and group offsets from one log to another, or from and to a
 Kafka cluster (MirrorMaker).
 
-An interrupt or a termination ends the mirror after its present transaction, and the summary is
+An interrupt or a termination ends the mirror after its current transaction, and the summary is
 printed; a second one ends it at once. The status after an interrupt is 130, after a termination 0.
 """
 
