@@ -203,9 +203,9 @@ class ReplicatedTopicAdmin(TopicAdmin):
             tp: partition.delete_records(offset) for tp, (partition, offset) in targets.items()
         }
         for opened in self._set.members.open_members():
-            note_starts = partial(opened.directory.note_starts, starts)
+            write_starts = partial(opened.directory.write_starts, starts)
             try:
-                self._set.members.workers.run_at(opened.path, note_starts)
+                self._set.members.workers.run_at(opened.path, write_starts)
             except EmbedlogError as problem:
                 text = f"the log starts of {opened.path} are not in its checkpoint yet"
                 log_messages.report(logger, logging.WARNING, (opened.path, "starts"), text, problem)

@@ -52,7 +52,7 @@ class TopicWatch:
     def begin(self) -> None:
         """Before topics are described."""
         self._looks = None
-        self._note(self._read_facts())
+        self._take_facts(self._read_facts())
         self._is_quiet = self._clock() - self._changed_s >= QUIET_S
 
     def keep(self, descriptions: Iterable[TopicDescription]) -> None:
@@ -89,12 +89,12 @@ class TopicWatch:
             return False
         facts = self._read_facts()
         if facts != self._facts or not self._looks.are_current():
-            self._note(facts)
+            self._take_facts(facts)
             self._looks = None
             return False
         return True
 
-    def _note(self, facts: Facts) -> None:
+    def _take_facts(self, facts: Facts) -> None:
         if facts != self._facts:
             self._facts = facts
             self._changed_s = self._clock()

@@ -81,7 +81,7 @@ class Spread:
         self.full: tuple[tuple[int, int, int, int], ...] = ()
         self._full_count_max = window_count - 1
 
-    def note(self, value: int) -> None:
+    def include(self, value: int) -> None:
         if value < self.least or not self.count:
             self.least = value
         if value > self.most:

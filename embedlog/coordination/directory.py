@@ -41,10 +41,10 @@ from embedlog.storage.file_systems import check_filesystem
 from embedlog.storage.identity import (
     ensure_meta,
     mark_owner,
-    note_visit,
     read_visit,
     remove_clean_mark,
     write_clean_mark,
+    write_visit,
 )
 
 UNLINK_DELAY_S: Final = 0.05  # a broker unlinks `.lock` some time after the unlock
@@ -415,7 +415,7 @@ class Directory:
             self.beginning()
         if self.broker_wrote or self.visit < 0:
             # before the evidence of the visit is removed
-            self.visit = note_visit(self.path, self._mode)
+            self.visit = write_visit(self.path, self._mode)
         self._keep_marks(page)
         self._forget_mark()
         remove_clean_mark(self.path)
@@ -441,7 +441,7 @@ class Directory:
         }
         for word, value in ({MARK_INODE: 0, MARK_NS: 0} | state).items():
             page.set(word, int(value))
-        recovery_due.note_opening(
+        recovery_due.record_opening(
             page, self.clean or is_new, self.broker_wrote, cache_number(self.path)
         )
         with files.opened(path, files.WRITE) as fd:
@@ -471,7 +471,7 @@ class Directory:
             if self.clean and not is_in_place:
                 page.write_directory(own)
             if self.clean:
-                recovery_due.note_cache(page, cache_number(self.path))
+                recovery_due.record_cache(page, cache_number(self.path))
         if not is_kept and files.exists(self.path / file_names.REPLICAS):
             dirty_mark.put_in_all(self.path, self._mode)
 

@@ -81,9 +81,9 @@ class PartitionResult:
 class PartitionCheck:
     """The check of one partition. Threads: one."""
 
-    def __init__(self, facts: PartitionFacts, note: Callable[[int], object]) -> None:
+    def __init__(self, facts: PartitionFacts, advance: Callable[[int], object]) -> None:
         self._facts = facts
-        self._note = note
+        self._advance = advance
         self._directory = facts.directory
         self._checked = PartitionResult()
         self._epochs: checkpoints.EpochCache | None = None
@@ -384,7 +384,7 @@ class PartitionCheck:
                 plan=plan,
                 is_read_again=not self._facts.clean and base >= durable,
             )
-            check = SegmentCheck(segment, self._epochs, self._signs, self._note)
+            check = SegmentCheck(segment, self._epochs, self._signs, self._advance)
             if not files.exists(check.path):
                 end = base if info is None else info.next_offset
                 self._add_missing(base, base, end)

@@ -85,14 +85,14 @@ class GroupCopies:
             if group not in self._busy:
                 self.notice(f"group {group} has members at the target: its offsets are not copied")
             self._busy.add(group)
-            self._note(group, own)
+            self._write_possible(group, own)
             return
         positions = self.state.positions
         if all(offset <= positions[tp].offset for tp, offset in source_offsets.items()):
             self._complete[group] = source_offsets
         self._busy.discard(group)
         self.offsets |= {(group, targets[tp]): offset for tp, offset in changed.items()}
-        self._note(group, own | {tp: (offset,) for tp, offset in changed.items()})
+        self._write_possible(group, own | {tp: (offset,) for tp, offset in changed.items()})
 
     def _commit(
         self,
@@ -105,16 +105,18 @@ class GroupCopies:
         offsets = {targets[tp]: offset for tp, offset in changed.items()}
         if not self.target.may_commit_group(group, offsets):
             return False
-        self._note(group, {tp: (*own[tp], offset) for tp, offset in changed.items()})
+        self._write_possible(group, {tp: (*own[tp], offset) for tp, offset in changed.items()})
         return self.target.commit_group(group, offsets)
 
-    def _note(self, group: str, offsets: Mapping[TopicPartition, tuple[int, ...]]) -> None:
+    def _write_possible(
+        self, group: str, offsets: Mapping[TopicPartition, tuple[int, ...]]
+    ) -> None:
         """Write the offsets of which the mirror has committed one, where the state has others."""
-        noted = self.state.groups
+        recorded = self.state.groups
         changed = [
             (tp, possible)
             for tp, possible in offsets.items()
-            if possible != noted.get((group, tp), ())
+            if possible != recorded.get((group, tp), ())
         ]
         lines = self.state.lines_of_commits(group, changed)
         if lines:

@@ -211,7 +211,7 @@ class AppendLock:
             self.resolve_code_held(code)
         out = writer.out
         if stamp is not None:
-            self.producers.note(stamp, out.next_sequence, out.seen)
+            self.producers.update(stamp, out.next_sequence, out.seen)
         return HeldAppend(out.base_offset, out.next_offset, out.unsynced_ms)
 
     def resolve_code_held(self, code: int) -> None:

@@ -55,7 +55,7 @@ class EpochCheck:
             self._epochs = cache
         return cache
 
-    def note(self, epochs: checkpoints.EpochCache) -> None:
+    def take(self, epochs: checkpoints.EpochCache) -> None:
         """Take the epochs that the file has at a publication of the last one. REQUIRES the append
         lock.
         """

@@ -66,7 +66,7 @@ def _append_checked(
             raise _Undone
         if code == system.APPENDED:
             out = writer.out
-            producers.note(stamp, out.next_sequence, out.seen)
+            producers.update(stamp, out.next_sequence, out.seen)
             # the next such run reads nothing then
             if stamp.transactional or progress.expected_offset is not None:
                 producers.take_appended(progress.run, progress.start, writer)

@@ -475,7 +475,7 @@ class Context:
 
     def note_load(self, spent_s: float, recovered: bool) -> None:
         """Count a load of a partition that this process will serve."""
-        self.metrics.note(
+        self.metrics.add(
             {"loads": 1, "loads_s": spent_s, "recoveries": recovered}, {"loads_s": spent_s}
         )
 

@@ -431,7 +431,7 @@ class Partition:
     def note_direct(self, stamp: Stamp, next_sequence: int, slot: int) -> None:
         """Take over the state in which appends to `direct_target` left a producer."""
         with self._state.mutex:
-            self._producers.note(stamp, next_sequence, slot)
+            self._producers.update(stamp, next_sequence, slot)
 
     def seen_plain(self, stamp: Stamp) -> int:
         """The slot of a producer after its last append outside of transactions, -1 if that is not

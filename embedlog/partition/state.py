@@ -474,7 +474,7 @@ class PartitionState:
         closed_info = None
         if loading.clean and manifest.closed is None:
             closed_info = active_info(published)
-        manifest.note(start, closed_info)
+        manifest.append(start, closed_info)
 
     def _durable_at_load(self, loading: Loading, loaded: loader.Loaded, *, moved: bool) -> int:
         """The durable offset by an orderly close, or else by a checkpoint. Damage below it is never

@@ -249,7 +249,7 @@ class Syncer:
         page.set(system.WORD_SYNC_OWNER, 0)
         self._sync_ns = system.boot_ns() - began_ns
         spent_s = self._sync_ns / 1e9
-        self._state.context.metrics.note(
+        self._state.context.metrics.add(
             {"flushes": 1, "flushes_s": spent_s}, {"flushes_s": spent_s}
         )
         return published.log_end

@@ -200,7 +200,7 @@ class BatchSend:
         self._under_way += arrival.runs
         try:
             for base, end in arrival.pieces:
-                self._note(arrival.topic, arrival.partition, base, end - base)
+                self._append_entry(arrival.topic, arrival.partition, base, end - base)
         except BaseException as problem:
             # no memory: the rows are written, but their offsets are lost
             self._error = self._error or problem
@@ -215,7 +215,7 @@ class BatchSend:
                 self._promise, self._topic, self._lost_partition, self._error, max(1, self._lost)
             )
 
-    def _note(self, topic: str, partition: int, base: int, count: int) -> None:
+    def _append_entry(self, topic: str, partition: int, base: int, count: int) -> None:
         """Append an entry, or extend the previous one of the partition if the offsets are adjacent.
 
         Offsets below 0 are unknown.

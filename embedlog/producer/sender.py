@@ -428,7 +428,7 @@ class Sender:
         ):
             pause_s = self._pause_s(attempt.tries)
             if self._remaining_s(attempt.batches[0]) > pause_s:
-                self.figures.note({"retry": attempt.run.record_count})
+                self.figures.add({"retry": attempt.run.record_count})
                 target.queue.rest(pause_s)
                 if not isinstance(error, DeadlineError):
                     attempt.problem = error
@@ -472,7 +472,7 @@ class Sender:
         runs = list(record_batch.encode(columns, codec=codec, level=level, batch_bytes=limit))
         largest = max(int(run.batches["size"].max()) for run in runs)
         target.partition.config.check_batch(largest, f"a record for {target.topic_target.name}")
-        self.figures.note({"split": 1})
+        self.figures.add({"split": 1})
         attempt.run = _join_runs(runs)
         attempt.rebuilt = True
         attempt.progress = self._progress_of(target, attempt.batches, attempt.run)
@@ -603,7 +603,7 @@ class Sender:
                 "batch_byte": largest_batch,
                 "record_byte": largest_record,
             }
-            self.figures.note(amounts, peaks)
+            self.figures.add(amounts, peaks)
 
     def _count(
         self, batches: list[ProducerBatch], run: record_batch.EncodedRun, began: float
@@ -630,7 +630,7 @@ class Sender:
                 "record_byte": plain_size - len(batches) * HEADER_SIZE,
             }
             peaks["record_byte"] = max(batch.record_most for batch in batches)
-        self.figures.note(amounts, peaks)
+        self.figures.add(amounts, peaks)
 
 
 def _join_runs(runs: list[record_batch.EncodedRun]) -> record_batch.EncodedRun:

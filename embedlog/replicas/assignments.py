@@ -375,7 +375,7 @@ class Assignments:
         for directory in self._usable_directories():
             path = directory.path
             try:
-                run_at(path, partial(directory.note_settings, state))
+                run_at(path, partial(directory.write_settings, state))
                 partition_ids = run_at(path, partial(directory.unassigned_partitions, state))
                 for partition_id in partition_ids:
                     topic_id, _ = partition_id

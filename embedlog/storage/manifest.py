@@ -292,7 +292,7 @@ class Manifest:
             files.write_all(fd, self._encode_head() + _pack(_first_record(start)), 0, self.path)
         self.refresh()
 
-    def note(self, start: Start, info: SegmentInfo | None = None) -> None:
+    def append(self, start: Start, info: SegmentInfo | None = None) -> None:
         """Append new records after the last good one. REQUIRES the append lock."""
         with self._mutex:
             self._refresh()

@@ -243,9 +243,9 @@ def test_txn_6_when_a_sweep_is_due(
     assert page is not None
     assert not recovery_due.is_due(page)
     now = cache_number(log.path) + cache
-    recovery_due.note_opening(page, clean, broker_wrote, now)
+    recovery_due.record_opening(page, clean, broker_wrote, now)
     assert recovery_due.is_due(page) == expected
-    recovery_due.note_opening(page, True, False, now)
+    recovery_due.record_opening(page, True, False, now)
     assert recovery_due.is_due(page) == expected, (
         "an orderly close in between does not make it needless"
     )

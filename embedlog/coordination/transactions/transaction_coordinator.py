@@ -472,7 +472,7 @@ class Transactions:
         for name, (producer_id, epoch) in raised_to.items():
             self._raise_epoch(name, producer_id, epoch, deadline_ns)
         for directory in self.host.directories:
-            recovery_due.note_done(directory.context.directory_page)
+            recovery_due.record_done(directory.context.directory_page)
 
     def _raise_epoch(self, name: str, producer_id: int, epoch: int, deadline_ns: int) -> None:
         state = self._state(self.topic.partition_of(name), name)

@@ -115,10 +115,10 @@ class LogCleaner:
                     return -1  # the next pass repeats it
                 read_bytes += sum(info.size for info in group)
                 written_bytes += new_segment.size
-        self._note(end, monotonic() - began_s, read_bytes, written_bytes)
+        self._report_pass(end, monotonic() - began_s, read_bytes, written_bytes)
         return end
 
-    def _note(self, end: int, spent_s: float, read_bytes: int, written_bytes: int) -> None:
+    def _report_pass(self, end: int, spent_s: float, read_bytes: int, written_bytes: int) -> None:
         """Log and count a completed pass."""
         name = self.state.name
         logger.info(
@@ -135,7 +135,7 @@ class LogCleaner:
             "clean_read": read_bytes,
             "clean_written": written_bytes,
         }
-        self.state.context.metrics.note(counts, {"cleans_s": spent_s})
+        self.state.context.metrics.add(counts, {"cleans_s": spent_s})
 
 
 def _decided_end(high_watermark: int, published: Published) -> int:

@@ -145,7 +145,7 @@ def _swap(
         if files.exists(path):
             files.rename(path, file_names.segment_path(directory, new_segment.base, suffix))
     files.sync_directory(directory)
-    locked.note(published, new_segment)
+    locked.append_to_manifest(published, new_segment)
 
 
 def _set_aside(directory: Path, group: list[SegmentInfo], new_segment: SegmentInfo) -> None:

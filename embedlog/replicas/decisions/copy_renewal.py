@@ -135,12 +135,12 @@ def _cut_copy(copy: Copy, deadline_ns: int) -> bool:
         return False
     partition = open_copy.partition
 
-    def note_incomplete() -> None:
+    def write_incomplete() -> None:
         incomplete = Promise(_read_promised_term(open_copy), incomplete=True)
         promise.write(partition.path, incomplete, open_copy.mode)
         system.point("renew-noted")
 
-    partition.replica.restart(0, deadline_ns, note_incomplete)
+    partition.replica.restart(0, deadline_ns, write_incomplete)
     return True
 
 

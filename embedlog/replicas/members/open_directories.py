@@ -102,7 +102,7 @@ class DamagedReplica:
         self._findings = Limit()
         self.repair = Limit()
 
-    def note(self) -> None:
+    def begin_rest(self) -> None:
         """Do not use the replica for a while."""
         self._findings.count_change()
 

@@ -286,12 +286,12 @@ def register(
             logger.warning("%s: %s, node %d", text, directory.path, own.node)
         # of a directory that hangs since: its next registration repeats it
         with contextlib.suppress(StorageError):
-            run_at(directory.path, partial(_note_outcome, directory, state, deadline_ns, mode))
+            run_at(directory.path, partial(_record_outcome, directory, state, deadline_ns, mode))
     record_changes(opened, state, deadline_ns=deadline_ns, mode=mode, run_at=run_at)
     return state
 
 
-def _note_outcome(entered: EnteredDirectory, state: State, deadline_ns: int, mode: int) -> None:
+def _record_outcome(entered: EnteredDirectory, state: State, deadline_ns: int, mode: int) -> None:
     if try_to_record(entered.path, state, deadline_ns=deadline_ns, mode=mode, entered=entered):
         entered.outcome(True)
 

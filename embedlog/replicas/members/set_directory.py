@@ -146,7 +146,7 @@ class SetDirectory:
                 undecided.add((topic.name, topic_id))
         return undecided
 
-    def note_settings(self, state: State) -> None:
+    def write_settings(self, state: State) -> None:
         """Write the decided settings of the topics here to the file of topics, for a later use
         without the set.
         """
@@ -237,7 +237,7 @@ class SetDirectory:
             return None
         return partition
 
-    def note_starts(self, partitions: Iterable[TopicPartition]) -> None:
+    def write_starts(self, partitions: Iterable[TopicPartition]) -> None:
         """Write the log starts of these partitions here to the checkpoint, under the directory
         lock. Raises StorageError.
         """

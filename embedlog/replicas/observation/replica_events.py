@@ -71,7 +71,7 @@ class ReplicaEvents:
         if not isinstance(proposal.outcome, Decision):
             failure_count = sum(isinstance(event, AlterIsr) for event in proposal.events)
             if failure_count:
-                self._metrics.note({"failed_updates": failure_count})
+                self._metrics.add({"failed_updates": failure_count})
             return
         for record in proposal.outcome.records:
             if not isinstance(record, PartitionRecord):
@@ -104,7 +104,7 @@ class ReplicaEvents:
         }
         counts = {event: 1 for event, has_happened in events.items() if has_happened}
         times = {"elections_s": proposal.spent_s} if is_election else {}
-        self._metrics.note(counts | times, times)
+        self._metrics.add(counts | times, times)
 
     # ---- values ----------------------------------------------------------------------------------
 

@@ -425,7 +425,7 @@ class PartitionDirectories:
 
     def _note_damage(self, node: int, problem: EmbedlogError) -> None:
         """Use another replica for a while: the other partitions of the directory stay in use."""
-        self.damaged.setdefault(node, DamagedReplica()).note()
+        self.damaged.setdefault(node, DamagedReplica()).begin_rest()
         self._directories.note_damage(node, self.name, problem)
         text = f"{self.name}: the replica of node {node} is damaged"
         log_messages.report(

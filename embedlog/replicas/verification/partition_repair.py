@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
     from embedlog.replicas.partition.leader import Leader
     from embedlog.replicas.partition.partition_replicas import PartitionReplicas
-    from embedlog.replicas.verification.comparison import Note
+    from embedlog.replicas.verification.comparison import Advance
 
 logger = logging.getLogger("embedlog")
 
@@ -56,7 +56,7 @@ class PartitionRepair:
 
     # ---- comparison ------------------------------------------------------------------------------
 
-    def find_differences(self, note: Note) -> list[ReplicaDifference]:
+    def find_differences(self, advance: Advance) -> list[ReplicaDifference]:
         """The differences of the members of the ISR that this process reaches. Raises
         LeaderNotAvailableError.
         """
@@ -64,7 +64,7 @@ class PartitionRepair:
         while True:
             leader = self._replicas.leaders.find_leader(until)
             try:
-                return self._compare_with(leader, note)
+                return self._compare_with(leader, advance)
             except EmbedlogError:
                 if self._replicas.members.is_leading(leader) or system.boot_ns() >= until:
                     raise
@@ -102,7 +102,7 @@ class PartitionRepair:
             node, Difference("damaged", path, now.log_start, now.high_watermark, str(problem))
         )
 
-    def _compare_with(self, leader: Leader, note: Note) -> list[ReplicaDifference]:
+    def _compare_with(self, leader: Leader, advance: Advance) -> list[ReplicaDifference]:
         unloaded = self._replicas.members.find_load_problems()
         differences = [
             self._describe_unread(node, leader, problem) for node, problem in unloaded.items()
@@ -118,7 +118,7 @@ class PartitionRepair:
             if node in unloaded:
                 continue
             try:
-                difference = compare(leader.partition, follower, note)
+                difference = compare(leader.partition, follower, advance)
             except SourceDamagedError as problem:
                 return [self._describe(leader.node, problem.difference)]
             except EmbedlogError as problem:
@@ -149,7 +149,7 @@ class PartitionRepair:
 
     # ---- repair ----------------------------------------------------------------------------------
 
-    def repair(self, node: int, note: Note = lambda size: None) -> RepairedReplica | None:
+    def repair(self, node: int, advance: Advance = lambda size: None) -> RepairedReplica | None:
         """Compare the replica of a node, and copy it again from its first difference on; None
         without a difference.
 
@@ -166,7 +166,7 @@ class PartitionRepair:
                 self._replicas.leaders.hand_over(leader, until, "its replica is damaged")
             else:
                 try:
-                    return self._repair(leader, node, note)
+                    return self._repair(leader, node, advance)
                 except (LeaderChanged, Fenced, NotLeader):
                     if system.boot_ns() < until:
                         until = self._deadline()
@@ -199,7 +199,7 @@ class PartitionRepair:
             end_offset=now.high_watermark,
         )
 
-    def _repair(self, leader: Leader, node: int, note: Note) -> RepairedReplica | None:
+    def _repair(self, leader: Leader, node: int, advance: Advance) -> RepairedReplica | None:
         follower = self._replicas.members.find_replica(node, damaged=True)
         if follower is None:
             raise LeaderNotAvailableError(
@@ -208,7 +208,7 @@ class PartitionRepair:
             )
         copy(leader, follower, 0, self._deadline())
         try:
-            difference = compare(leader.partition, follower, note)
+            difference = compare(leader.partition, follower, advance)
             if difference is not None:
                 first = leader.shown().log_start if difference.anew else difference.first
                 check(leader.partition, first)
@@ -287,7 +287,7 @@ def repair_damaged(
     housekeeper.
     """
 
-    def note(size: int) -> None:
+    def advance(size: int) -> None:
         if ending():
             raise ClosedError("the log is closed during a repair")
 
@@ -299,7 +299,7 @@ def repair_damaged(
             problem = load_problem(replicas, node, deadline)
             if problem is not None:
                 renew(replicas, node, problem, deadline)
-            PartitionRepair(replicas, deadline).repair(node, note)
+            PartitionRepair(replicas, deadline).repair(node, advance)
         except ClosedError:
             raise
         except EmbedlogError as failure:

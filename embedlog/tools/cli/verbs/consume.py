@@ -251,7 +251,7 @@ def _consume(options: dict[str, Any], default: str, exit_at_end: bool) -> int:
         sys.stdout.flush()
         readable = ReadableMembers()
         for problem in leaderless:
-            readable.note(problem)
+            readable.report_problem(problem)
         if not written and readable.is_whole:
             tell(f"embedlog: {_explain_nothing(reading, limits.requested)}")
         return readable.status(bool(written))

@@ -46,7 +46,7 @@ def du(describe: bool, topic_list: str | None, exact: bool, include_internal: bo
         except embedlog.EmbedlogError as problem:
             if len(paths) == 1:
                 raise
-            readable.note(problem)
+            readable.report_problem(problem)
             absolute_path = os.path.abspath(path)
             broker = _broker(_find_node(absolute_path), absolute_path, str(problem), [])
         else:
