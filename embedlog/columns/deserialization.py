@@ -24,7 +24,7 @@ class Deserializers:
     deserializers allow it.
     """
 
-    __slots__ = ("_key", "_value", "present")
+    __slots__ = ("_key", "_value", "is_needed")
 
     def __init__(
         self, key: Deserializer[Any] | None = None, value: Deserializer[Any] | None = None

@@ -464,7 +464,7 @@ def _known_part(info: SegmentInfo, must: bool) -> KnownPart:
     return KnownPart(info.size, info.next_offset, digest, info.gapless, must)
 
 
-class Run:
+class BatchGaps:
     """The gaps between the batches of a segment."""
 
     def __init__(self, base: int) -> None:

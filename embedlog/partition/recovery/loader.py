@@ -35,7 +35,13 @@ from embedlog.hooks.callbacks import Passed
 from embedlog.partition import leftovers
 from embedlog.partition.recovery import log_epochs
 from embedlog.partition.recovery import producer_history as history
-from embedlog.partition.recovery.evidence import Comparison, Evidence, Loading, Run, corruption_at
+from embedlog.partition.recovery.evidence import (
+    BatchGaps,
+    Comparison,
+    Evidence,
+    Loading,
+    corruption_at,
+)
 from embedlog.partition.segment_info import built_info, info_from_files, published_of
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import CLOSED, DIGESTED, EMPTY_MS, GAPLESS, Manifest, SegmentInfo
@@ -346,7 +352,7 @@ class _Loader:
         chain = Chain(
             max(self.chain.next_offset, base), self.chain.epoch, gaps_allowed=may_have_gaps
         )
-        run = Run(base)
+        batch_gaps = BatchGaps(base)
         self.evidence.signs.begin(base)
         comparison = Comparison(path, self.evidence.known_parts(base))
         end = size
@@ -362,7 +368,7 @@ class _Loader:
             )
             for batches in walk:
                 comparison.compare_batches(batches, walk.before)
-                run.add(batches)
+                batch_gaps.add(batches)
                 self.evidence.signs.add(batches)
                 builder.add(batches, walk.before)
                 self._note_epochs(batches)
@@ -377,14 +383,14 @@ class _Loader:
         comparison.compare_end(walk.end, chain.digest, problem)
         if walk.end < size:
             is_proven = comparison.proven == walk.end
-            self._check_torn(base, path, walk.end, size, problem, run, proven=is_proven)
-        self._check_leap(base, path, run, following)
+            self._check_torn(base, path, walk.end, size, problem, batch_gaps, proven=is_proven)
+        self._check_leap(base, path, batch_gaps, following)
         overflows = segment.overflows(base, chain.next_offset)
         if overflows and loading.write:
             raise _OverflowError(base)
         if walk.end < size:
             self._cut(base, path, walk.end, size, problem)
-        for gap in run.gaps:
+        for gap in batch_gaps.gaps:
             self.evidence.note_gap(*gap)
         is_whole = walk.end == size and self.evidence.follows(base, chain.next_offset, following)
         if following is not None:
@@ -392,7 +398,7 @@ class _Loader:
         if loading.write:
             builder.write(self.directory, loading.mode)
         end = chain.next_offset
-        gapless = run.gapless
+        gapless = batch_gaps.gapless
         if following is not None and is_whole and end < following:
             self.evidence.note_gap(end, following)
             # its last records were compacted away
@@ -464,7 +470,7 @@ class _Loader:
         end: int,
         size: int,
         problem: Problem | None,
-        run: Run,
+        batch_gaps: BatchGaps,
         *,
         proven: bool,
     ) -> None:
@@ -484,7 +490,7 @@ class _Loader:
             is_torn = False
         if is_torn and lost_from >= durable and self.evidence.gaps_in(base, last=False):
             next_offset = self._offset_at(path, end, size)
-            lowest = lost_from if run.has_gap else durable
+            lowest = lost_from if batch_gaps.has_gap else durable
             is_torn = next_offset is None or next_offset >= lowest
         if is_torn and not self.evidence.has_no_gaps:
             is_torn = base == self.bases[-1] and segment.has_batch(path, end, size) is False
@@ -499,11 +505,13 @@ class _Loader:
             found=f"none from {lost_from} on",
         )
 
-    def _check_leap(self, base: int, path: Path, run: Run, following: int | None) -> None:
+    def _check_leap(
+        self, base: int, path: Path, batch_gaps: BatchGaps, following: int | None
+    ) -> None:
         """Offsets that leave the range of a segment must be those that were written. Raises
         CorruptRecordError.
         """
-        leap = run.leap
+        leap = batch_gaps.leap
         if leap is None or not segment.overflows(base, leap.end):
             return
         overlaps = following is not None and leap.end > following

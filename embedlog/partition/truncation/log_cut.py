@@ -33,7 +33,7 @@ from embedlog.format.aborted_transactions import ENTRY_SIZE
 from embedlog.format.record_batch import Chain
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.recovery import producer_history
-from embedlog.partition.recovery.evidence import Run
+from embedlog.partition.recovery.evidence import BatchGaps
 from embedlog.partition.segment_info import published_after, published_empty, start_of
 from embedlog.partition.truncation.stable_offset import restate_stable_offset
 from embedlog.storage import file_names, files, locks
@@ -59,7 +59,7 @@ def find_remaining(directory: Path, base: int, size: int, offset: int) -> Remain
     """The valid batches in the first `size` bytes of a segment that end at or below `offset`."""
     path = file_names.segment_path(directory, base)
     chain = Chain(gaps_allowed=True)
-    run = Run(base)
+    batch_gaps = BatchGaps(base)
     log_end = base
     with files.opened(path) as fd:
         walk = segment.Walk(fd, path, chain, 0, size)
@@ -67,13 +67,13 @@ def find_remaining(directory: Path, base: int, size: int, offset: int) -> Remain
             ends = batches["base_offset"] + batches["last_offset_delta"] + 1
             kept_count = int(np.searchsorted(ends, offset, "right"))
             if kept_count:
-                run.add(batches[:kept_count])
+                batch_gaps.add(batches[:kept_count])
                 log_end = int(ends[kept_count - 1])
             if kept_count < len(batches):
                 position = int(batches["position"][kept_count])
                 digest = int(walk.before[kept_count])
-                return Remaining(position, log_end, digest, run.gapless)
-    return Remaining(walk.end, log_end, chain.digest, run.gapless)
+                return Remaining(position, log_end, digest, batch_gaps.gapless)
+    return Remaining(walk.end, log_end, chain.digest, batch_gaps.gapless)
 
 
 def begin(
