@@ -127,16 +127,16 @@ def offset_floor(fd: int, entries: int, base: int, offset: int) -> IndexEntry:
     return IndexEntry(floor[0], base + relative, position)
 
 
-def adjacent(fd: int, log_fd: int, base: int, place: IndexEntry) -> IndexEntry | None:
-    """The entry after that of `place`, if its batch directly follows by the size in the header;
+def adjacent(fd: int, log_fd: int, base: int, index_entry: IndexEntry) -> IndexEntry | None:
+    """The entry after that of `index_entry`, if its batch directly follows by the size in the header;
     None otherwise.
     """
-    following = entry(fd, place.number + 1)
-    head = files.pread(log_fd, SIZE_END, place.position, file_names.LOG)
-    end = place.position + SIZE_END + int.from_bytes(head[SIZE_START:], "big", signed=True)
+    following = entry(fd, index_entry.number + 1)
+    head = files.pread(log_fd, SIZE_END, index_entry.position, file_names.LOG)
+    end = index_entry.position + SIZE_END + int.from_bytes(head[SIZE_START:], "big", signed=True)
     if following is None or following[1] != end:
         return None
-    return IndexEntry(place.number + 1, base + following[0], end)
+    return IndexEntry(index_entry.number + 1, base + following[0], end)
 
 
 def cut(fd: int, entries: int, base: int, position: int, after: int) -> Cut | None:
@@ -238,16 +238,17 @@ def last(path: Path, layout_: struct.Struct) -> Last:
     return Last(facts.size // layout_.size, ends[-1], ends[-2] if len(ends) > 1 else None)
 
 
-def names_its_batch(fd: int, place: IndexEntry, base: int, size: int) -> bool:
+def names_its_batch(fd: int, index_entry: IndexEntry, base: int, size: int) -> bool:
     """Whether the batch at the position of an offset entry is the one that the entry names, by its
     header.
     """
     row = np.zeros(1, batch_dtype())
     with contextlib.suppress(CorruptRecordError):
-        count, _ = system.walk_headers(fd, place.position, size, row, base)
+        count, _ = system.walk_headers(fd, index_entry.position, size, row, base)
         return (
             count == 1
-            and int(row["base_offset"][0]) + int(row["last_offset_delta"][0]) == place.last_offset
+            and int(row["base_offset"][0]) + int(row["last_offset_delta"][0])
+            == index_entry.last_offset
         )
     return False
 

@@ -73,36 +73,36 @@ class Spread:
     registry.
     """
 
-    __slots__ = ("_full_count_max", "count", "full", "least", "most", "total")
+    __slots__ = ("_full_count_max", "count", "full", "largest", "smallest", "total")
 
     def __init__(self, window_count: int) -> None:
-        self.count = self.total = self.least = self.most = 0
+        self.count = self.total = self.smallest = self.largest = 0
         # count, total, minimum, maximum; the newest one first
         self.full: tuple[tuple[int, int, int, int], ...] = ()
         self._full_count_max = window_count - 1
 
     def include(self, value: int) -> None:
-        if value < self.least or not self.count:
-            self.least = value
-        if value > self.most:
-            self.most = value
+        if value < self.smallest or not self.count:
+            self.smallest = value
+        if value > self.largest:
+            self.largest = value
         self.count += 1
         self.total += value
 
     def rotate_window(self) -> None:
         """The values of the oldest window are dropped."""
-        window = (self.count, self.total, self.least, self.most)
+        window = (self.count, self.total, self.smallest, self.largest)
         self.full = (window, *self.full)[: self._full_count_max]
-        self.count = self.total = self.least = self.most = 0
+        self.count = self.total = self.smallest = self.largest = 0
 
     def summarize(self) -> tuple[float | None, int | None, int | None]:
         """Mean, minimum and maximum of all windows; None if there was no fetch."""
-        current = (self.count, self.total, self.least, self.most)
+        current = (self.count, self.total, self.smallest, self.largest)
         windows = [window for window in (current, *self.full) if window[0]]
         if not windows:
             return None, None, None
-        counts, totals, least, most = zip(*windows, strict=True)
-        return sum(totals) / sum(counts), min(least), max(most)
+        counts, totals, smallest, largest = zip(*windows, strict=True)
+        return sum(totals) / sum(counts), min(smallest), max(largest)
 
 
 class Cursor:

@@ -13,7 +13,7 @@ that passes due batches on.
 - At interpreter exit buffered records are written, or warnings state how many are lost and why.
 - A forked child discards all records: they belong to the parent.
 - A partition queue is written by the thread that has entered it. This is the producer's thread, or
-  in C a caller that waits for a record (`inline_append.c`).
+  in C a caller that waits for a record (`direct_append.c`).
 """
 
 from __future__ import annotations

@@ -332,7 +332,7 @@ def share_rows(
         yield Share(STICK, None)
         return
     check_partition(topic_target, int(numbers.max()))
-    check_partition(topic_target, int(numbers.min()), least=STICK)
+    check_partition(topic_target, int(numbers.min()), lowest=STICK)
     is_loose = numbers == STICK
     if is_loose.any() and topic_target.route is not None:
         # Beside rows with a partition these take one partition at once: two shares of one partition
@@ -379,8 +379,8 @@ def _group_rows(
                 yield Share(number, rows + start if start else rows)
 
 
-def check_partition(topic_target: TopicTarget, partition: int, least: int = 0) -> None:
-    if partition < least or (partition >= 0 and topic_target.target_of(partition) is None):
+def check_partition(topic_target: TopicTarget, partition: int, lowest: int = 0) -> None:
+    if partition < lowest or (partition >= 0 and topic_target.target_of(partition) is None):
         numbers = topic_target.numbers
         expected = f"0 to {len(numbers) - 1}"
         if topic_target.is_sparse:

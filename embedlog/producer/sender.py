@@ -1,7 +1,7 @@
 """Writes a producer's partition queues into the partitions' logs.
 
 - For one partition, only the thread that entered its queue appends: the producer's thread, or in C
-  a caller that waits for a record (`inline_append.c`). Records are written in the order in which
+  a caller that waits for a record (`direct_append.c`). Records are written in the order in which
   they were accepted.
 - Every taken batch is settled; a batch known to be in the log never fails and never written again:
   its attempt ends first. One that must be committed, or synced, counts only after that.
@@ -84,7 +84,7 @@ TRANSIENT_ERRNOS = {
 class Sender:
     """The topic targets of one producer; writes their batches into the log.
 
-    Threads: `topic_target`, `drop`, `abandon` and `collect_inline` from any, the others from the
+    Threads: `topic_target`, `drop`, `abandon` and `collect_direct` from any, the others from the
     producer's own only.
     """
 
@@ -233,7 +233,7 @@ class Sender:
         failed before.
         """
         target = self._targets[queue]
-        self.collect_inline(queue)
+        self.collect_direct(queue)
         attempt = target.attempt or self._begin(target)
         if attempt is not None:
             self._try(target, attempt)
@@ -576,10 +576,10 @@ class Sender:
 
     # ---- metrics ---------------------------------------------------------------------------------
 
-    def collect_inline(self, *queues: PartitionQueue) -> None:
+    def collect_direct(self, *queues: PartitionQueue) -> None:
         """Add direct appends of callers to the metrics, for these queues or for all."""
         for queue in queues or list(self._targets):
-            counters = queue.collect_inline()
+            counters = queue.collect_direct()
             if counters is None:
                 continue
             batch_count, record_count, size, plain_size, largest_batch = counters[:5]

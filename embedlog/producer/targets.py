@@ -92,7 +92,7 @@ class QueueTarget:
             direct = self.partition.direct_target
         if direct is None or not _can_append_directly(direct, repeatable):
             self.direct = None
-            self.queue.disable_inline()
+            self.queue.close_direct()
             return
         config = direct.config
         identity = (id(direct.writer), id(config), id(direct))

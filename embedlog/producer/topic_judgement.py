@@ -32,13 +32,13 @@ def check_times(config: TopicConfig, topic: str, earliest_ms: int, latest_ms: in
     if config.message_timestamp_type != "CreateTime":
         return
     now_ms = system.wall_ms()
-    least = max(0, now_ms - config.message_timestamp_before_max_ms)
-    most = now_ms + config.message_timestamp_after_max_ms
+    window_begin_ms = max(0, now_ms - config.message_timestamp_before_max_ms)
+    window_end_ms = now_ms + config.message_timestamp_after_max_ms
     for time_ms in (earliest_ms, latest_ms):
-        if not least <= time_ms <= most:
+        if not window_begin_ms <= time_ms <= window_end_ms:
             raise InvalidTimestampError(
                 f"the timestamp is too far from now for {topic}",
-                expected=f"{least} to {most}",
+                expected=f"{window_begin_ms} to {window_end_ms}",
                 found=time_ms,
             )
 

@@ -433,11 +433,13 @@ def parse(options: Mapping[str, str], *, stream: bool | None) -> ReadSettings:
         raise embedlog.ConfigError(
             f"{end.option}: a batch cannot end at its beginning", found="earliest (-2)"
         )
-    most = values.get("maxOffsetsPerTrigger", 0)
-    least = values.get("minOffsetsPerTrigger", 0)
-    if most and least > most:
+    offsets_max = values.get("maxOffsetsPerTrigger", 0)
+    offsets_min = values.get("minOffsetsPerTrigger", 0)
+    if offsets_max and offsets_min > offsets_max:
         raise embedlog.ConfigError(
-            "minOffsetsPerTrigger", expected=f"at most maxOffsetsPerTrigger ({most})", found=least
+            "minOffsetsPerTrigger",
+            expected=f"at most maxOffsetsPerTrigger ({offsets_max})",
+            found=offsets_min,
         )
     return ReadSettings(
         directory=directory_of(values["path"]),
@@ -453,8 +455,8 @@ def parse(options: Mapping[str, str], *, stream: bool | None) -> ReadSettings:
         max_bytes=values.get("maxBytesPerPartition", SPLIT_BYTES),
         fail_on_data_loss=values.get("failOnDataLoss", True),
         isolation=values.get("isolation.level", "read_uncommitted"),
-        max_offsets=most,
-        min_offsets=least,
+        max_offsets=offsets_max,
+        min_offsets=offsets_min,
         max_delay_ms=values.get("maxTriggerDelay", 900_000),
         group_id=values.get("group.id", ""),
     )

@@ -368,27 +368,27 @@ def real_path(path: str | os.PathLike[str]) -> str:
         return os.path.realpath(path)
 
 
-def check_size(size: int, most: int, path: str | os.PathLike[str]) -> int:
+def check_size(size: int, size_max: int, path: str | os.PathLike[str]) -> int:
     """Check a size before memory is allocated; a sparse file may be larger than its disk. Raises
     CorruptRecordError.
     """
-    if size > most:
+    if size > size_max:
         raise CorruptRecordError(
             "the file is too large for its kind",
             path=path,
-            expected=f"at most {most} bytes",
+            expected=f"at most {size_max} bytes",
             found=size,
         )
     return size
 
 
-def read_bytes(path: str | os.PathLike[str], most: int = WHOLE_BYTES_MAX) -> bytes | None:
+def read_bytes(path: str | os.PathLike[str], size_max: int = WHOLE_BYTES_MAX) -> bytes | None:
     """The whole of a small file; None if it is absent. Raises CorruptRecordError if it has more
-    than `most` bytes.
+    than `size_max` bytes.
     """
     try:
         with opened(path) as fd:
-            return pread(fd, check_size(facts(fd, path).size, most, path), 0, path)
+            return pread(fd, check_size(facts(fd, path).size, size_max, path), 0, path)
     except StorageError as problem:
         if problem.errno in (errno.ENOENT, errno.ENOTDIR):
             return None

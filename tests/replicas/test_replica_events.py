@@ -218,7 +218,7 @@ def test_each_decided_change_has_exactly_one_line(
             logged += lines()
         copy = cast("ReplicatedEngine", one._engine).set.decisions.attached_copy(2)
         assert copy is not None
-        every = decision_words.recent(copy.partition.replica, "cluster", most=10_000)
+        every = decision_words.recent(copy.partition.replica, "cluster", count_max=10_000)
     wanted = [
         text.split(", ELR ")[0] for each in every for text in each.changes if text.startswith("t-")
     ]

@@ -57,7 +57,7 @@ class RecentDecision(NamedTuple):
     changes: tuple[str, ...]
 
 
-def recent(copy: DecisionCopy, cluster_id: str, most: int = RECENT) -> list[RecentDecision]:
+def recent(copy: DecisionCopy, cluster_id: str, count_max: int = RECENT) -> list[RecentDecision]:
     """The last decisions that a copy shows, without those that change nothing. Raises
     CorruptRecordError, StorageError.
     """
@@ -76,7 +76,7 @@ def recent(copy: DecisionCopy, cluster_id: str, most: int = RECENT) -> list[Rece
         with in_file(chunk.path, chunk.position):
             batches += _batches_of(chunk, position)
         position = chunk.next_offset
-    shown = [batch for batch in batches if _has_change(batch)][-most:]
+    shown = [batch for batch in batches if _has_change(batch)][-count_max:]
     first_shown = shown[0].offset if shown else 0
     earlier_records = [
         record for batch in batches if batch.offset < first_shown for record in batch.records

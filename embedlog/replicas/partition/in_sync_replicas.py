@@ -101,7 +101,7 @@ class InSyncReplicas:
         one does not know yet. Raises LeaderChanged.
         """
         try:
-            _, replica = leader.page()
+            _, replica = leader.read_page()
         except NotLeader as changed:
             raise LeaderChanged from changed
         nodes = [
@@ -145,7 +145,7 @@ class InSyncReplicas:
         """Whether the decided ISR is large enough for `acks=all` of this process. Raises NotLeader,
         StorageError.
         """
-        _, replica = leader.page()
+        _, replica = leader.read_page()
         return replica.decided_isr.bit_count() >= max(replica.min_in_sync, self.needed_isr_size())
 
     # ---- the commit ------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ class InSyncReplicas:
         Raises LeaderChanged.
         """
         try:
-            high_watermark = leader.shown().high_watermark
+            high_watermark = leader.read_tuple().high_watermark
         except NotLeader as changed:
             raise LeaderChanged from changed
         if high_watermark == self._spread_to:
@@ -399,7 +399,9 @@ class InSyncReplicas:
             )
         system.point("renew-left")
         if loaded is not None:
-            restart = partial(loaded.replica.restart_damaged, leader.shown().log_start, deadline_ns)
+            restart = partial(
+                loaded.replica.restart_damaged, leader.read_tuple().log_start, deadline_ns
+            )
             return self._directories.run_at(node, restart, slow=True)
         renew = partial(member.directory.renew, self._members.partition_id, state)
         return self._directories.run_at(node, renew, slow=True)

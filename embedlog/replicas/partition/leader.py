@@ -22,11 +22,11 @@ class Leader(NamedTuple):
     partition: Partition
     epoch: int
 
-    def shown(self) -> Published:
+    def read_tuple(self) -> Published:
         """The tuple of its page. Raises NotLeader unless the page leads in this epoch now."""
-        return self.page()[0]
+        return self.read_page()[0]
 
-    def page(self) -> tuple[Published, Replica]:
+    def read_page(self) -> tuple[Published, Replica]:
         """What its page shows. Raises NotLeader unless it leads in this epoch now.
 
         A page that was made again from files may show another log start, and records that are not

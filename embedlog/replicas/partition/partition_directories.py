@@ -289,14 +289,14 @@ class PartitionDirectories:
             and not self.is_replaced(leader)
         )
 
-    def raise_epoch_above(self, replica: Partition, epoch: int, deadline_ns: int) -> bool:
+    def raise_epoch_above(self, partition: Partition, epoch: int, deadline_ns: int) -> bool:
         """Whether a replica has a page with a later epoch than this one; the leader epoch is above
         it then.
 
         A page that was made from files may have an epoch above the decided one, begun by a broker
         or a process without the set.
         """
-        now, page_replica = replica.replica.published()
+        now, page_replica = partition.replica.published()
         if page_replica.role != replication.ROLE_NONE or now.epoch <= epoch:
             return False
         event = RaiseEpoch(self._partition_id, now.epoch)

@@ -585,7 +585,7 @@ class ReplicatedPartition:
             by_node = [self._replicas.members.worker(node) for node, _ in members]
             workers = tuple(worker for worker in by_node if worker is not None)
             followers = leader.partition.replica.with_followers(
-                [replica.replica for _, replica in members[1:]],
+                [partition.replica for _, partition in members[1:]],
                 leader.epoch,
                 needed,
                 [worker.disk for worker in workers],
@@ -747,7 +747,7 @@ class ReplicatedPartition:
         leader: Leader | None = getattr(self._locked, "leader", None)
         if leader is None:
             return None
-        now, replica = leader.page()
+        now, replica = leader.read_page()
         if now.high_watermark < replica.epoch_start:
             raise LeaderNotAvailableError(
                 f"the leader of {self._replicas.name} has not committed the start of its epoch"

@@ -210,7 +210,7 @@ class PartitionRepair:
         try:
             difference = compare(leader.partition, follower, advance)
             if difference is not None:
-                first = leader.shown().log_start if difference.anew else difference.first
+                first = leader.read_tuple().log_start if difference.anew else difference.first
                 check(leader.partition, first)
         except SourceDamagedError as problem:
             raise CorruptRecordError(
@@ -260,7 +260,7 @@ class PartitionRepair:
         meanwhile: it is compared again.
         """
         self._replicas.in_sync.check_outside_isr(leader, node, self._deadline())
-        start = leader.shown().log_start
+        start = leader.read_tuple().log_start
         with follower.replica.exclusive(self._deadline()) as locked:
             if locked.replica.role != ROLE_NONE:
                 raise LeaderChanged
@@ -273,10 +273,10 @@ class PartitionRepair:
     def _copy_again(self, leader: Leader, node: int, follower: Partition) -> None:
         """Copy, and join. An ISR that changes meanwhile leaves the rest to the housekeeper."""
         end = -1
-        high_watermark = leader.shown().high_watermark
+        high_watermark = leader.read_tuple().high_watermark
         while end < high_watermark:
             end = copy(leader, follower, high_watermark, self._deadline())
-            high_watermark = leader.shown().high_watermark
+            high_watermark = leader.read_tuple().high_watermark
         self._replicas.in_sync.add_to_isr(leader, node, self._deadline())
 
 

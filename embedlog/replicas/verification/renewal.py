@@ -70,7 +70,7 @@ def renew(
             if leader.node == node:
                 replicas.leaders.hand_over(leader, until, "its replica is damaged")
             else:
-                check(leader.partition, leader.shown().log_start)
+                check(leader.partition, leader.read_tuple().log_start)
                 replicas.in_sync.remove_from_isr(
                     leader, node, until, f"node {node}: {problem}", lost=True
                 )
