@@ -44,7 +44,7 @@ from embedlog.replicas.rules.events import (
     Reassign,
     Refusal,
 )
-from embedlog.replicas.rules.records import NO_LEADER, PartitionRecord
+from embedlog.replicas.rules.records import NO_LEADER, DecidedPartition
 from embedlog.replicas.verification.partition_repair import repair_damaged
 from embedlog.telemetry import log_messages
 from embedlog.types import TopicPartition
@@ -271,7 +271,7 @@ class Assignments:
         return reassignments
 
     def _describe(
-        self, partition_id: PartitionId, decided: PartitionRecord, state: State
+        self, partition_id: PartitionId, decided: DecidedPartition, state: State
     ) -> Reassignment:
         target = tuple(node for node in decided.replicas if node not in decided.removing)
         records_left: int | None = None

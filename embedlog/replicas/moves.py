@@ -28,7 +28,7 @@ from embedlog.types import TopicPartition
 if TYPE_CHECKING:
     from embedlog.replicas.assignments import Assignments
     from embedlog.replicas.decisions.decision_log import DecisionLog
-    from embedlog.replicas.rules.records import PartitionRecord
+    from embedlog.replicas.rules.records import DecidedPartition
     from embedlog.replicas.rules.state import State
 
 
@@ -68,7 +68,7 @@ def _count_replicas(state: State) -> Counter[int]:
     return Counter(node for partition in state.partitions.values() for node in partition.replicas)
 
 
-def _target_of(partition: PartitionRecord) -> list[int]:
+def _target_of(partition: DecidedPartition) -> list[int]:
     """The replicas of a partition at the end of its reassignment."""
     return [node for node in partition.replicas if node not in partition.removing]
 
@@ -160,6 +160,6 @@ def move_off(
     assignments.clear()
 
 
-def _partitions_on(state: State, node: int) -> list[PartitionRecord]:
+def _partitions_on(state: State, node: int) -> list[DecidedPartition]:
     """The partitions with a replica on a node."""
     return [partition for partition in state.partitions.values() if node in partition.replicas]

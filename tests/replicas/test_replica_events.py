@@ -19,7 +19,7 @@ from embedlog.replicas.decisions.proposals import Decision, Proposal
 from embedlog.replicas.observation import decision_words
 from embedlog.replicas.observation.replica_events import ReplicaEvents
 from embedlog.replicas.rules.events import AlterIsr, Elect, Election, Event, Refusal
-from embedlog.replicas.rules.records import PartitionRecord
+from embedlog.replicas.rules.records import DecidedPartition
 from embedlog.replicas.rules.state import State, apply_all
 from tests.support.replica_sets import (
     PARTITION_ID,
@@ -336,11 +336,11 @@ def test_a_registration_logs_each_partition_once(lines: Lines) -> None:
     state = with_topic()
     found = ReplicaEvents()
     old = partition(state)
-    records = (PartitionRecord(**{**_fields(old), "isr": (1, 2), "partition_epoch": 1}),)
+    records = (DecidedPartition(**{**_fields(old), "isr": (1, 2), "partition_epoch": 1}),)
     outcome = Decision(apply_all(state, records), records)
     found.observe(Proposal((), state, outcome, "", 0.0))
     assert lines() == ["t-0: ISR [1, 2, 3] -> [1, 2] (partition epoch 1)"]
 
 
-def _fields(record: PartitionRecord) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in PartitionRecord.__slots__}
+def _fields(record: DecidedPartition) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in DecidedPartition.__slots__}

@@ -24,7 +24,7 @@ from embedlog.replicas.members.open_directories import OpenDirectories, OpenDire
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from embedlog.replicas.partition.replicated_partition import ReplicatedPartition
 from embedlog.replicas.rules.events import Event, PartitionId, Refusal
-from embedlog.replicas.rules.records import PartitionRecord
+from embedlog.replicas.rules.records import DecidedPartition
 from embedlog.replicas.rules.state import State, apply_all
 from tests.support.replica_logs import SMALL
 from tests.support.replica_sets import PARTITION_ID, registration_id, with_topic
@@ -62,7 +62,7 @@ class Decisions:
             return Decision(self.state, found.records, found.others)
 
     @property
-    def partition(self) -> PartitionRecord:
+    def partition(self) -> DecidedPartition:
         return self.state.partitions[PARTITION_ID]
 
 

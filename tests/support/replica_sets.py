@@ -21,7 +21,7 @@ from embedlog.replicas.rules.events import (
     Refusal,
     Seen,
 )
-from embedlog.replicas.rules.records import PartitionRecord, Record, Tombstone, decode, encode
+from embedlog.replicas.rules.records import DecidedPartition, Record, Tombstone, decode, encode
 from embedlog.replicas.rules.state import State, apply, apply_all
 
 CLUSTER = "cluster"
@@ -76,7 +76,7 @@ def with_topic(nodes: Sequence[int] = (1, 2, 3), spare: Sequence[int] = (), **co
     return after(a_set(sorted([*nodes, *spare])), event)
 
 
-def partition(state: State, partition_id: PartitionId = PARTITION_ID) -> PartitionRecord:
+def partition(state: State, partition_id: PartitionId = PARTITION_ID) -> DecidedPartition:
     return state.partitions[partition_id]
 
 
@@ -108,5 +108,5 @@ def compacted(log: Sequence[Record]) -> list[Record]:
     return [record for record in kept if not isinstance(record, Tombstone)]
 
 
-def changes_of(records: Sequence[Record]) -> list[PartitionRecord]:
-    return [record for record in records if isinstance(record, PartitionRecord)]
+def changes_of(records: Sequence[Record]) -> list[DecidedPartition]:
+    return [record for record in records if isinstance(record, DecidedPartition)]

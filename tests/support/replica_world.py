@@ -29,7 +29,7 @@ from embedlog.replicas.rules.events import (
     Seen,
     SetConfig,
 )
-from embedlog.replicas.rules.records import NO_LEADER, PartitionRecord
+from embedlog.replicas.rules.records import NO_LEADER, DecidedPartition
 from embedlog.replicas.rules.state import State, apply_all
 from tests.support.replica_sets import (
     PARTITION_ID,
@@ -82,7 +82,7 @@ class World:
     lines: list[str] = field(default_factory=list)
 
     @property
-    def partition(self) -> PartitionRecord:
+    def partition(self) -> DecidedPartition:
         return partition(self.state)
 
     # ---- observations ----------------------------------------------------------------------------

@@ -23,14 +23,14 @@ from embedlog.replicas.decisions.decision_view import (
 from embedlog.replicas.rules.records import (
     NO_LEADER,
     TOPIC,
-    ConfigRecord,
+    DecidedConfig,
+    DecidedPartition,
+    DecidedTopic,
     NoOp,
-    PartitionRecord,
     Record,
     RegisterBroker,
     RemoveTopic,
     Tombstone,
-    TopicRecord,
     UnregisterBroker,
 )
 from embedlog.replicas.rules.state import State, apply_all
@@ -124,7 +124,7 @@ def changes(before: State, records: Iterable[Record]) -> tuple[str, ...]:
     new_topics = {
         record.topic_id: record
         for record in every
-        if isinstance(record, TopicRecord) and record.topic_id not in before.topics
+        if isinstance(record, DecidedTopic) and record.topic_id not in before.topics
     }
     after = apply_all(before, every)
     texts = list[str]()
@@ -137,12 +137,12 @@ def changes(before: State, records: Iterable[Record]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _is_of_new_topic(record: Record, new_topics: dict[UUID, TopicRecord]) -> bool:
+def _is_of_new_topic(record: Record, new_topics: dict[UUID, DecidedTopic]) -> bool:
     """Whether the record belongs to the creation of a topic."""
-    if isinstance(record, PartitionRecord):
+    if isinstance(record, DecidedPartition):
         return record.topic_id in new_topics
     return (
-        isinstance(record, ConfigRecord)
+        isinstance(record, DecidedConfig)
         and record.kind == TOPIC
         and record.resource in {topic.name for topic in new_topics.values()}
     )
@@ -150,15 +150,15 @@ def _is_of_new_topic(record: Record, new_topics: dict[UUID, TopicRecord]) -> boo
 
 def _describe(before: State, after: State, record: Record) -> str | None:
     match record:
-        case TopicRecord():
+        case DecidedTopic():
             count = len(after.partitions_of(record.topic_id))
             return f"topic {record.name} created, {count} partition{'s' * (count != 1)}"
         case RemoveTopic():
             topic = before.topics.get(record.topic_id)
             return f"topic {topic.name if topic else record.topic_id} deleted"
-        case PartitionRecord():
+        case DecidedPartition():
             return partition_change(before, record, name_of(after, record))
-        case ConfigRecord():
+        case DecidedConfig():
             return _describe_setting(before, record)
         case RegisterBroker():
             return _describe_registration(before, record)
@@ -168,13 +168,13 @@ def _describe(before: State, after: State, record: Record) -> str | None:
             return None
 
 
-def name_of(state: State, record: PartitionRecord) -> str:
+def name_of(state: State, record: DecidedPartition) -> str:
     """The partition as `topic-number`."""
     topic = state.topics.get(record.topic_id)
     return f"{topic.name if topic else record.topic_id}-{record.number}"
 
 
-def partition_change(before: State, new: PartitionRecord, name: str) -> str | None:
+def partition_change(before: State, new: DecidedPartition, name: str) -> str | None:
     """The change of one partition; None if it has none."""
     old = before.partitions.get((new.topic_id, new.number))
     if old is None:
@@ -197,7 +197,7 @@ def partition_change(before: State, new: PartitionRecord, name: str) -> str | No
     return f"{name}: {text}" if text else None
 
 
-def main_change(old: PartitionRecord, new: PartitionRecord) -> str:
+def main_change(old: DecidedPartition, new: DecidedPartition) -> str:
     """The change of leader, ISR and assignment of a partition; empty if all of them are
     unchanged.
     """
@@ -219,7 +219,7 @@ def _leader(node: int) -> str:
     return "none" if node == NO_LEADER else str(node)
 
 
-def _describe_setting(before: State, record: ConfigRecord) -> str:
+def _describe_setting(before: State, record: DecidedConfig) -> str:
     if record.kind == TOPIC:
         subject = f"topic {record.resource}"
     elif record.resource:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 from embedlog.replicas.decisions.proposals import Decision, Proposal
 from embedlog.replicas.observation.decision_words import main_change, name_of
 from embedlog.replicas.rules.events import AlterIsr, Elect
-from embedlog.replicas.rules.records import LOG, NO_LEADER, PartitionRecord
+from embedlog.replicas.rules.records import LOG, NO_LEADER, DecidedPartition
 from embedlog.telemetry.metrics import Metrics, milliseconds
 
 if TYPE_CHECKING:
@@ -74,13 +74,15 @@ class ReplicaEvents:
                 self._metrics.add({"failed_updates": failure_count})
             return
         for record in proposal.outcome.records:
-            if not isinstance(record, PartitionRecord):
+            if not isinstance(record, DecidedPartition):
                 continue
             old = proposal.before.partitions.get((record.topic_id, record.number))
             if old is not None:
                 self._note_change(proposal, old, record)
 
-    def _note_change(self, proposal: Proposal, old: PartitionRecord, new: PartitionRecord) -> None:
+    def _note_change(
+        self, proposal: Proposal, old: DecidedPartition, new: DecidedPartition
+    ) -> None:
         text = main_change(old, new)
         if not text or not isinstance(proposal.outcome, Decision):
             return
@@ -125,7 +127,7 @@ class ReplicaEvents:
         return Meter(Count=int(self._metrics.total(name)), OneMinuteRate=self._metrics.rate(name))
 
 
-def _describe_loss(proposal: Proposal, old: PartitionRecord, new: PartitionRecord) -> str:
+def _describe_loss(proposal: Proposal, old: DecidedPartition, new: DecidedPartition) -> str:
     """What an unclean election may lose."""
     others = sorted({*old.isr, *old.elr, *old.strangers} - {new.leader})
     observations = [

@@ -36,7 +36,7 @@ from embedlog.replicas.partition.leader import Leader, LeaderChanged, decision_o
 from embedlog.replicas.partition.node_pauses import NodePauses
 from embedlog.replicas.partition.partition_directories import Decisions, PartitionDirectories
 from embedlog.replicas.rules.events import AlterIsr, Refusal
-from embedlog.replicas.rules.records import PartitionRecord
+from embedlog.replicas.rules.records import DecidedPartition
 from embedlog.storage.call_deadline import work_end
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class InSyncReplicas:
         slot = slot_of(self._decisions.newest_state(), node)
         return slot is not None and bool(replica.maximal_isr >> slot & 1)
 
-    def is_undecided(self, leader: Leader, node: int, decided: PartitionRecord) -> bool:
+    def is_undecided(self, leader: Leader, node: int, decided: DecidedPartition) -> bool:
         """Whether this leader's page adds a node to the ISR of the newest decision: no decision has
         added it (REPLICA-6).
         """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from embedlog._native import replication
 from embedlog.partition.replication.replica_log import LeaderDecision, NotLeader
-from embedlog.replicas.rules.records import PartitionRecord
+from embedlog.replicas.rules.records import DecidedPartition
 
 if TYPE_CHECKING:
     from embedlog._native.replication import Replica
@@ -44,7 +44,7 @@ def slot_of(state: State, node: int) -> int | None:
     return None if registered is None else registered.slot
 
 
-def decision_of(decided: PartitionRecord, state: State) -> LeaderDecision:
+def decision_of(decided: DecidedPartition, state: State) -> LeaderDecision:
     """A decision of this state, as the leader's page contains it. The state has the slots of all
     nodes of the ISR.
     """

@@ -35,7 +35,7 @@ from embedlog.replicas.partition.node_pauses import NodePauses
 from embedlog.replicas.partition.partition_directories import Decisions, PartitionDirectories
 from embedlog.replicas.partition.staged_epochs import StagedEpochs
 from embedlog.replicas.rules.events import Condition, Elect, Election, Refusal, Seen
-from embedlog.replicas.rules.records import NO_LEADER, PartitionRecord
+from embedlog.replicas.rules.records import NO_LEADER, DecidedPartition
 
 if TYPE_CHECKING:
     from embedlog.partition.replication.replica_log import Staging
@@ -108,7 +108,7 @@ class Leaders:
             if (is_present or reason) and not self._members.wait(version, deadline_ns):
                 raise self._members.unavailable_error(decided, reason)
 
-    def _find_readable(self, decided: PartitionRecord) -> Leader:
+    def _find_readable(self, decided: DecidedPartition) -> Leader:
         """For a reader that changes nothing: the leader, or the member of the ISR with the highest
         watermark.
         """
@@ -153,7 +153,7 @@ class Leaders:
         with suppress(EmbedlogError):
             self.install_leader(self._decisions.newest_state(), deadline_ns)
 
-    def _is_present(self, decided: PartitionRecord) -> bool:
+    def _is_present(self, decided: DecidedPartition) -> bool:
         """Whether the decided leader's directory is usable, and registered as at its election."""
         if decided.leader == NO_LEADER:
             return False
@@ -366,7 +366,7 @@ class Leaders:
             allowed=is_allowed and is_due,
         )
 
-    def _raise_epoch_of_leader(self, decided: PartitionRecord, deadline_ns: int) -> str:
+    def _raise_epoch_of_leader(self, decided: DecidedPartition, deadline_ns: int) -> str:
         """Raise the leader epoch above that of the page of the decided leader; the reason if that
         is not possible now.
         """
@@ -427,7 +427,7 @@ class Leaders:
                 unled.append(peer)
         return unled
 
-    def _load_replicas(self, decided: PartitionRecord) -> None:
+    def _load_replicas(self, decided: DecidedPartition) -> None:
         """Load the replicas that this process has not opened yet: the decision holds locks for
         which others wait.
         """
@@ -437,7 +437,7 @@ class Leaders:
                 if member is not None:
                     self._members.load_replica(member)
 
-    def observe_replicas(self, decided: PartitionRecord) -> dict[int, Seen]:
+    def observe_replicas(self, decided: DecidedPartition) -> dict[int, Seen]:
         """The replicas that this process reaches."""
         observed: dict[int, Seen] = {}
         for node in decided.replicas:

@@ -35,7 +35,7 @@ from embedlog.replicas.members.open_directories import (
 from embedlog.replicas.partition.copy_rate import RateLimit, Throttle, is_throttled
 from embedlog.replicas.partition.leader import Leader
 from embedlog.replicas.rules.events import PartitionId, RaiseEpoch, Refusal
-from embedlog.replicas.rules.records import NO_LEADER, PartitionRecord
+from embedlog.replicas.rules.records import NO_LEADER, DecidedPartition
 from embedlog.storage.call_deadline import NEVER_NS, bound_deadline, wait_end
 from embedlog.telemetry import log_messages
 
@@ -251,14 +251,14 @@ class PartitionDirectories:
             self._directories.run_at(member.node, partition.published, slow=True)
         return partition
 
-    def open_new_members(self, decided: PartitionRecord) -> None:
+    def open_new_members(self, decided: DecidedPartition) -> None:
         """Open the directories of replicas that another process has added to the set."""
         if any(self._directories.member(node) is None for node in decided.replicas):
             self._directories.follow()
 
     # ---- the decisions ---------------------------------------------------------------------------
 
-    def find_decision(self, state: State) -> PartitionRecord:
+    def find_decision(self, state: State) -> DecidedPartition:
         """The decision of a state about this partition. Raises UnknownTopicOrPartitionError: the
         topic was deleted.
         """
@@ -325,7 +325,7 @@ class PartitionDirectories:
     # ---- messages --------------------------------------------------------------------------------
 
     def unavailable_error(
-        self, decided: PartitionRecord | None, reason: str
+        self, decided: DecidedPartition | None, reason: str
     ) -> LeaderNotAvailableError:
         text = f"no replica of {self.name} leads before the deadline"
         states = list[str]()

@@ -23,7 +23,7 @@ from embedlog.replicas.partition.node_pauses import NodePauses
 from embedlog.replicas.partition.partition_directories import Decisions, PartitionDirectories
 from embedlog.replicas.partition.usual_reads import LeaderWatch
 from embedlog.replicas.rules.events import PartitionId
-from embedlog.replicas.rules.records import NO_LEADER, PartitionRecord
+from embedlog.replicas.rules.records import NO_LEADER, DecidedPartition
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -55,7 +55,7 @@ class PartitionReplicas:
         self.number = self.members.number
         self.name = self.members.name
         # the decision, the directories and the leader of `tend`
-        self._last_round: tuple[PartitionRecord, int, Partition] | None = None
+        self._last_round: tuple[DecidedPartition, int, Partition] | None = None
 
     @property
     def topic_id(self) -> UUID:
@@ -101,7 +101,7 @@ class PartitionReplicas:
             return self.in_sync.has_spread_all(self._last_round[2].published())
         return True
 
-    def is_in_order(self, decided: PartitionRecord) -> bool:
+    def is_in_order(self, decided: DecidedPartition) -> bool:
         """Whether `tend` has nothing to do: all replicas are in sync, and everything is
         committed.
         """

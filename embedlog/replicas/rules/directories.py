@@ -48,7 +48,7 @@ from embedlog.replicas.rules.events import (
 from embedlog.replicas.rules.records import (
     NO_LEADER,
     SLOTS,
-    PartitionRecord,
+    DecidedPartition,
     Record,
     RegisterBroker,
     Tombstone,
@@ -103,7 +103,9 @@ def register(state: State, event: Register) -> Ruling:
     return tuple(records)
 
 
-def _without_member(state: State, old: PartitionRecord, event: Register) -> PartitionRecord | None:
+def _without_member(
+    state: State, old: DecidedPartition, event: Register
+) -> DecidedPartition | None:
     """The partition after this node left ISR and ELR; None if it stays, or is in neither of
     them.
     """
@@ -226,7 +228,7 @@ def force_retire(state: State, event: ForceRetire) -> Ruling:
     return tuple(records)
 
 
-def _without_replica(state: State, old: PartitionRecord, event: ForceRetire) -> PartitionRecord:
+def _without_replica(state: State, old: DecidedPartition, event: ForceRetire) -> DecidedPartition:
     """The partition without a replica; its leader is elected among the rest if it led, or if
     nothing else is in sync.
     """

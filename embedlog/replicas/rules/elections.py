@@ -38,7 +38,7 @@ from embedlog.replicas.rules.events import (
     RaiseEpoch,
     Refusal,
 )
-from embedlog.replicas.rules.records import NO_LEADER, PartitionRecord, Record
+from embedlog.replicas.rules.records import NO_LEADER, DecidedPartition, Record
 from embedlog.replicas.rules.state import State, condition_of, serves
 
 Ruling: TypeAlias = tuple[Record, ...] | Refusal
@@ -50,7 +50,7 @@ NOT_COMPLETE: Final = frozenset({Condition.CRASHED, Condition.STRANGER})
 # ---- the new record of a partition ---------------------------------------------------------------
 
 
-def at_change(state: State, partition_id: PartitionId, change: int) -> PartitionRecord | Refusal:
+def at_change(state: State, partition_id: PartitionId, change: int) -> DecidedPartition | Refusal:
     """The partition, if no decision about it was made since `change`."""
     partition = state.partitions.get(partition_id)
     if partition is None:
@@ -62,7 +62,7 @@ def at_change(state: State, partition_id: PartitionId, change: int) -> Partition
 
 def change_partition(
     state: State,
-    old: PartitionRecord,
+    old: DecidedPartition,
     *,
     isr: Iterable[int],
     eligible: Iterable[int] = (),
@@ -70,7 +70,7 @@ def change_partition(
     leader: int | None = None,
     recovering: bool = False,
     strangers: Iterable[int] = (),
-) -> PartitionRecord:
+) -> DecidedPartition:
     """The partition after one more decision; an election if there is a `leader`. `eligible` become
     the ELR if it is needed.
 
@@ -106,8 +106,8 @@ def change_partition(
 
 
 def elect_leader(
-    state: State, old: PartitionRecord, leader: int, seen: Observed
-) -> PartitionRecord:
+    state: State, old: DecidedPartition, leader: int, seen: Observed
+) -> DecidedPartition:
     """The partition after the election of a complete member."""
     isr = {leader} | {
         node for node in old.isr if condition_of(state, seen, node) is Condition.COMPLETE
@@ -117,7 +117,7 @@ def elect_leader(
     )
 
 
-def eligible_members(state: State, old: PartitionRecord, seen: Observed) -> set[int]:
+def eligible_members(state: State, old: DecidedPartition, seen: Observed) -> set[int]:
     """The members of ISR and ELR that may have all committed records: all that were not found
     incomplete.
     """
@@ -126,7 +126,7 @@ def eligible_members(state: State, old: PartitionRecord, seen: Observed) -> set[
     }
 
 
-def best_candidate(old: PartitionRecord, candidates: Iterable[int], seen: Observed) -> int:
+def best_candidate(old: DecidedPartition, candidates: Iterable[int], seen: Observed) -> int:
     """The candidate with the most advanced log."""
     order = {node: position for position, node in enumerate(old.replicas)}
 
@@ -142,7 +142,7 @@ def complete_nodes(state: State, nodes: Iterable[int], seen: Observed) -> list[i
 
 
 def _directories_of(
-    state: State, old: PartitionRecord, assigned: Sequence[int]
+    state: State, old: DecidedPartition, assigned: Sequence[int]
 ) -> tuple[UUID, ...]:
     earlier = dict(zip(old.replicas, old.directories, strict=True))
     return tuple(
@@ -216,7 +216,7 @@ def raise_epoch(state: State, event: RaiseEpoch) -> Ruling:
 
 
 def _elect_offline(
-    state: State, old: PartitionRecord, seen: Observed, *, allowed: bool = False
+    state: State, old: DecidedPartition, seen: Observed, *, allowed: bool = False
 ) -> Ruling:
     """The election of an eligible replica; of another one if that is `allowed` and needed."""
     ruling = _elect_eligible(state, old, seen)
@@ -233,11 +233,11 @@ def _has_leader(ruling: Ruling) -> bool:
     if isinstance(ruling, Refusal):
         return ruling is Refusal.ELECTION_NOT_NEEDED
     return any(
-        isinstance(record, PartitionRecord) and record.leader != NO_LEADER for record in ruling
+        isinstance(record, DecidedPartition) and record.leader != NO_LEADER for record in ruling
     )
 
 
-def _elect_eligible(state: State, old: PartitionRecord, seen: Observed) -> Ruling:
+def _elect_eligible(state: State, old: DecidedPartition, seen: Observed) -> Ruling:
     """The election of a replica that may have all committed records."""
     if serves(state, old, seen):
         return Refusal.ELECTION_NOT_NEEDED
@@ -277,12 +277,12 @@ def _elect_eligible(state: State, old: PartitionRecord, seen: Observed) -> Rulin
     )
 
 
-def _candidates(state: State, old: PartitionRecord, seen: Observed) -> list[int]:
+def _candidates(state: State, old: DecidedPartition, seen: Observed) -> list[int]:
     """The replicas that may lead."""
     return complete_nodes(state, old.isr, seen) or complete_nodes(state, old.elr, seen)
 
 
-def _crashed_candidates(state: State, old: PartitionRecord, seen: Observed) -> list[int] | Refusal:
+def _crashed_candidates(state: State, old: DecidedPartition, seen: Observed) -> list[int] | Refusal:
     """The candidates after a crash of members of the ISR or the ELR; none if no member crashed."""
     members = (*old.isr, *old.elr)
     crashed = [node for node in members if condition_of(state, seen, node) is Condition.CRASHED]
@@ -297,7 +297,7 @@ def _crashed_candidates(state: State, old: PartitionRecord, seen: Observed) -> l
     return Refusal.WAIT_FOR_REPLICAS
 
 
-def _elect_preferred(state: State, old: PartitionRecord, seen: Observed) -> Ruling:
+def _elect_preferred(state: State, old: DecidedPartition, seen: Observed) -> Ruling:
     preferred = old.replicas[0]
     if old.leader == preferred and serves(state, old, seen):
         return Refusal.ELECTION_NOT_NEEDED
@@ -311,7 +311,7 @@ def _elect_preferred(state: State, old: PartitionRecord, seen: Observed) -> Ruli
     return (elect_leader(state, old, preferred, seen),)
 
 
-def _elect_unclean(state: State, old: PartitionRecord, seen: Observed, node: int | None) -> Ruling:
+def _elect_unclean(state: State, old: DecidedPartition, seen: Observed, node: int | None) -> Ruling:
     if node is None:
         ruling = _elect_offline(state, old, seen)
         if _has_leader(ruling):

@@ -7,7 +7,7 @@
   and so does the cancellation.
 - The end needs every replica of the target in the ISR. One decision makes the target assignment and
   ISR, with a leader from it, in a new leader epoch.
-- The throttle of a reassignment is in the PartitionRecord until the end, so that every process
+- The throttle of a reassignment is in the DecidedPartition until the end, so that every process
   obeys it.
 """
 
@@ -31,7 +31,7 @@ from embedlog.replicas.rules.events import (
     Reassign,
     Refusal,
 )
-from embedlog.replicas.rules.records import PartitionRecord
+from embedlog.replicas.rules.records import DecidedPartition
 from embedlog.replicas.rules.state import State, throttle_of, with_throttle
 
 
@@ -94,7 +94,7 @@ def finish(state: State, event: FinishReassignment) -> Ruling:
 
 
 def _end_reassignment(
-    state: State, old: PartitionRecord, replicas: Sequence[int], seen: Observed
+    state: State, old: DecidedPartition, replicas: Sequence[int], seen: Observed
 ) -> Ruling:
     """The partition without a reassignment; the leader stays if it can."""
     candidates = complete_nodes(state, [node for node in replicas if node in old.isr], seen)

@@ -6,7 +6,7 @@ metadata records.
 - A key is the type and the subject of a record, so that compaction keeps the newest record of every
   subject.
 - Fields of embedlog are tagged fields from 10000 up; unknown tagged fields are kept, byte for byte.
-- A PartitionRecord is complete and consistent: the decoder refuses one that no decision can have
+- A DecidedPartition is complete and consistent: the decoder refuses one that no decision can have
   produced.
 - Damaged bytes raise CorruptRecordError, unknown types and versions UnsupportedFormatError; lengths
   are checked first.
@@ -25,7 +25,7 @@ from embedlog.format.wire import LONG, NUMBER, Flexible, uvarint
 
 LOG: Final = "__replica_state"
 NO_LEADER: Final = -1
-TOPIC: Final = 2  # kinds of a ConfigRecord
+TOPIC: Final = 2  # kinds of a DecidedConfig
 NODE: Final = 4
 FRAME_VERSION: Final = 1
 SLOTS: Final = 64  # bits of the ISR in a control page
@@ -42,12 +42,12 @@ _GENERATION = 10001
 _PATH = 10002
 _SLOT = 10003
 _OPENING = 10004
-# tags of PartitionRecord
+# tags of DecidedPartition
 _RECOVERING = 0
 _ELR = 1
 _LAST_KNOWN = 2
 _LEADER_REGISTRATION_ID = 10000
-# tagged field of a ConfigRecord: its topic was created with this value
+# tagged field of a DecidedConfig: its topic was created with this value
 ORIGINAL: Final = (10000, b"")
 _CORDONED_VERSION = 4
 
@@ -93,7 +93,7 @@ class UnregisterBroker:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicRecord:
+class DecidedTopic:
     """A topic that exists."""
 
     TYPE: ClassVar[int] = 2
@@ -104,7 +104,7 @@ class TopicRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionRecord:
+class DecidedPartition:
     """One partition after a decision. `replicas` begins with the preferred leader; `directories`
     are in its order.
 
@@ -133,7 +133,7 @@ class PartitionRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigRecord:
+class DecidedConfig:
     """One setting of a topic or of a node. None returns it to its default."""
 
     TYPE: ClassVar[int] = 4
@@ -174,9 +174,9 @@ class Tombstone:
 Change: TypeAlias = (
     RegisterBroker
     | UnregisterBroker
-    | TopicRecord
-    | PartitionRecord
-    | ConfigRecord
+    | DecidedTopic
+    | DecidedPartition
+    | DecidedConfig
     | RemoveTopic
     | NoOp
 )
@@ -197,11 +197,11 @@ def _subject_of(record: Change) -> bytes:
     match record:
         case RegisterBroker() | UnregisterBroker():
             return NUMBER.pack(record.node)
-        case TopicRecord() | RemoveTopic():
+        case DecidedTopic() | RemoveTopic():
             return record.topic_id.bytes
-        case PartitionRecord():
+        case DecidedPartition():
             return record.topic_id.bytes + NUMBER.pack(record.number)
-        case ConfigRecord():
+        case DecidedConfig():
             return (
                 _BYTE.pack(record.kind)
                 + _encode_string(record.resource)
@@ -250,7 +250,7 @@ def _encode_register(record: RegisterBroker) -> Encoded:
     return (3 if record.replicas else _CORDONED_VERSION), body, tags
 
 
-def _encode_partition(record: PartitionRecord) -> Encoded:
+def _encode_partition(record: DecidedPartition) -> Encoded:
     lists = (record.replicas, record.isr, record.removing, record.adding)
     body = (
         NUMBER.pack(record.number) + record.topic_id.bytes + b"".join(map(_encode_numbers, lists))
@@ -270,7 +270,7 @@ def _encode_partition(record: PartitionRecord) -> Encoded:
     return 2, body, tags
 
 
-def _encode_config(record: ConfigRecord) -> Encoded:
+def _encode_config(record: DecidedConfig) -> Encoded:
     text = (
         _BYTE.pack(record.kind)
         + _encode_string(record.resource)
@@ -287,9 +287,9 @@ _ENCODERS: Final[dict[int, Callable[..., Encoded]]] = {
         NUMBER.pack(record.node) + LONG.pack(record.broker_epoch),
         [],
     ),
-    TopicRecord.TYPE: lambda record: (0, _encode_string(record.name) + record.topic_id.bytes, []),
-    PartitionRecord.TYPE: _encode_partition,
-    ConfigRecord.TYPE: _encode_config,
+    DecidedTopic.TYPE: lambda record: (0, _encode_string(record.name) + record.topic_id.bytes, []),
+    DecidedPartition.TYPE: _encode_partition,
+    DecidedConfig.TYPE: _encode_config,
     RemoveTopic.TYPE: lambda record: (0, record.topic_id.bytes, []),
     NoOp.TYPE: lambda record: (0, b"", []),
 }
@@ -437,7 +437,7 @@ def _decode_register(reader: Flexible) -> RegisterBroker:
     )
 
 
-def _decode_partition(reader: Flexible) -> PartitionRecord:
+def _decode_partition(reader: Flexible) -> DecidedPartition:
     number = _read_number(reader)
     topic_id = _read_uuid(reader)
     replicas = reader.numbers()
@@ -449,7 +449,7 @@ def _decode_partition(reader: Flexible) -> PartitionRecord:
     partition_epoch = _read_number(reader)
     directories = _read_uuids(reader)
     fields = _Fields(reader)
-    record = PartitionRecord(
+    record = DecidedPartition(
         topic_id=topic_id,
         number=number,
         replicas=replicas,
@@ -472,7 +472,7 @@ def _decode_partition(reader: Flexible) -> PartitionRecord:
     return record
 
 
-def inconsistency(record: PartitionRecord) -> str:
+def inconsistency(record: DecidedPartition) -> str:
     """The first reason for which no decision can have produced this record; empty if there is
     none.
     """
@@ -501,27 +501,27 @@ def inconsistency(record: PartitionRecord) -> str:
     return ""
 
 
-def _decode_topic(reader: Flexible) -> TopicRecord:
-    return TopicRecord(reader.string(), _read_uuid(reader), _Fields(reader).others())
+def _decode_topic(reader: Flexible) -> DecidedTopic:
+    return DecidedTopic(reader.string(), _read_uuid(reader), _Fields(reader).others())
 
 
 def _decode_unregister(reader: Flexible) -> UnregisterBroker:
     return UnregisterBroker(_read_node(reader), reader.take(LONG)[0], _Fields(reader).others())
 
 
-def _decode_config(reader: Flexible) -> ConfigRecord:
+def _decode_config(reader: Flexible) -> DecidedConfig:
     kind = reader.take(_BYTE)[0]
     resource = reader.string()
     name = reader.string()
-    return ConfigRecord(kind, resource, name, reader.nullable(), _Fields(reader).others())
+    return DecidedConfig(kind, resource, name, reader.nullable(), _Fields(reader).others())
 
 
 _DECODERS: Final[dict[int, tuple[tuple[int, ...], Callable[[Flexible], Change]]]] = {
     RegisterBroker.TYPE: ((3, _CORDONED_VERSION), _decode_register),
     UnregisterBroker.TYPE: ((0,), _decode_unregister),
-    TopicRecord.TYPE: ((0,), _decode_topic),
-    PartitionRecord.TYPE: ((2,), _decode_partition),
-    ConfigRecord.TYPE: ((0,), _decode_config),
+    DecidedTopic.TYPE: ((0,), _decode_topic),
+    DecidedPartition.TYPE: ((2,), _decode_partition),
+    DecidedConfig.TYPE: ((0,), _decode_config),
     RemoveTopic.TYPE: (
         (0,),
         lambda reader: RemoveTopic(_read_uuid(reader), _Fields(reader).others()),

@@ -35,19 +35,19 @@ from embedlog.replicas.rules.records import (
     NODE,
     ORIGINAL,
     TOPIC,
-    ConfigRecord,
+    DecidedConfig,
+    DecidedPartition,
+    DecidedTopic,
     NoOp,
-    PartitionRecord,
     Record,
     RegisterBroker,
     RemoveTopic,
     Tombstone,
-    TopicRecord,
     UnregisterBroker,
 )
 
 Setting: TypeAlias = tuple[int, str, str]  # kind, resource, name
-# tag of a PartitionRecord: bytes per second for the copies of its reassignment
+# tag of a DecidedPartition: bytes per second for the copies of its reassignment
 _THROTTLE: Final = 10001
 _RATE: Final = struct.Struct(">q")
 LEAST: Final = "min.insync.replicas"
@@ -64,8 +64,8 @@ class State:
 
     cluster_id: str
     nodes: Mapping[int, RegisterBroker] = field(default_factory=lambda: MappingProxyType({}))
-    topics: Mapping[UUID, TopicRecord] = field(default_factory=lambda: MappingProxyType({}))
-    partitions: Mapping[PartitionId, PartitionRecord] = field(
+    topics: Mapping[UUID, DecidedTopic] = field(default_factory=lambda: MappingProxyType({}))
+    partitions: Mapping[PartitionId, DecidedPartition] = field(
         default_factory=lambda: MappingProxyType({})
     )
     settings: Mapping[Setting, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -91,7 +91,7 @@ class State:
             if member.replicas and not member.leaving
         }
 
-    def partitions_of(self, topic_id: UUID) -> list[PartitionRecord]:
+    def partitions_of(self, topic_id: UUID) -> list[DecidedPartition]:
         """The partitions of a topic by number."""
         partitions = [
             partition for partition in self.partitions.values() if partition.topic_id == topic_id
@@ -109,7 +109,7 @@ class State:
                 decided.append((name, value))
         return _parse(tuple(decided))
 
-    def required_size(self, partition: PartitionRecord, default: int = 1) -> int:
+    def required_size(self, partition: DecidedPartition, default: int = 1) -> int:
         """The size of the ISR from which records are committed: `min.insync.replicas`, at most the
         number of replicas.
 
@@ -133,7 +133,7 @@ class State:
         """Whether there is a decision about a setting of a topic, or about that of all topics."""
         return (TOPIC, topic, name) in self.settings or (NODE, "", name) in self.settings
 
-    def is_durable(self, partition: PartitionRecord) -> bool:
+    def is_durable(self, partition: DecidedPartition) -> bool:
         """Whether every record of the topic was synced before its acknowledgement, in each
         process.
         """
@@ -183,18 +183,18 @@ class Draft:
             case UnregisterBroker():
                 self._nodes.pop(record.node, None)
                 self._highest = max(self._highest, record.node)
-            case TopicRecord():
+            case DecidedTopic():
                 self._topics[record.topic_id] = record
-            case PartitionRecord():
+            case DecidedPartition():
                 self._partitions[record.topic_id, record.number] = record
-            case ConfigRecord():
+            case DecidedConfig():
                 self._set(record)
             case RemoveTopic():
                 self._remove(record.topic_id)
             case NoOp() | Tombstone():
                 pass
 
-    def _set(self, record: ConfigRecord) -> None:
+    def _set(self, record: DecidedConfig) -> None:
         key = (record.kind, record.resource, record.name)
         self._original.discard(key)
         if record.value is None:
@@ -300,7 +300,7 @@ def replica_state(
     return ReplicaState.DELETION_SUCCESSFUL if known else ReplicaState.NON_EXISTENT
 
 
-def serves(state: State, partition: PartitionRecord, seen: Observed) -> bool:
+def serves(state: State, partition: DecidedPartition, seen: Observed) -> bool:
     """Whether the leader is complete, and its directory has the registration id with which it was
     elected.
     """
@@ -324,7 +324,7 @@ def condition_of(state: State, seen: Observed, node: int) -> Condition:
     return replica.condition
 
 
-def throttle_of(partition: PartitionRecord) -> int | None:
+def throttle_of(partition: DecidedPartition) -> int | None:
     """Bytes per second for the copies of a reassignment; None without a limit."""
     data = dict(partition.others).get(_THROTTLE)
     if data is None or len(data) != _RATE.size:
@@ -332,7 +332,7 @@ def throttle_of(partition: PartitionRecord) -> int | None:
     return int(_RATE.unpack(data)[0])
 
 
-def with_throttle(partition: PartitionRecord, throttle: int | None) -> PartitionRecord:
+def with_throttle(partition: DecidedPartition, throttle: int | None) -> DecidedPartition:
     """The partition with another limit."""
     fields = [(tag, data) for tag, data in partition.others if tag != _THROTTLE]
     if throttle is not None:

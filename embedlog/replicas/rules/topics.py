@@ -46,13 +46,13 @@ from embedlog.replicas.rules.records import (
     NODE,
     ORIGINAL,
     TOPIC,
-    ConfigRecord,
-    PartitionRecord,
+    DecidedConfig,
+    DecidedPartition,
+    DecidedTopic,
     Record,
     RegisterBroker,
     RemoveTopic,
     Tombstone,
-    TopicRecord,
     key_of,
 )
 from embedlog.replicas.rules.state import State, apply_all, serves
@@ -82,9 +82,9 @@ def create_topic(state: State, event: CreateTopic) -> Ruling:
             return _REFUSALS[type(problem)]
     if not assignment:
         return Refusal.INVALID_PARTITIONS
-    topic = TopicRecord(event.name, event.topic_id)
+    topic = DecidedTopic(event.name, event.topic_id)
     configs = [
-        ConfigRecord(TOPIC, event.name, name, value, (ORIGINAL,))
+        DecidedConfig(TOPIC, event.name, name, value, (ORIGINAL,))
         for name, value in sorted(event.config.items())
     ]
     partitions = _new_partitions(state, topic, assignment, event.live)
@@ -97,11 +97,11 @@ def held_records(directory: RegisterBroker, held: Iterable[HeldTopic]) -> Iterat
     """The topics of the first directory of a set."""
     node = directory.node
     for topic in held:
-        yield TopicRecord(topic.name, topic.topic_id)
+        yield DecidedTopic(topic.name, topic.topic_id)
         for name, value in sorted(topic.config.items()):
-            yield ConfigRecord(TOPIC, topic.name, name, value)
+            yield DecidedConfig(TOPIC, topic.name, name, value)
         for number, epoch in enumerate(topic.epochs):
-            yield PartitionRecord(
+            yield DecidedPartition(
                 topic_id=topic.topic_id,
                 number=number,
                 replicas=(node,),
@@ -149,7 +149,7 @@ def delete_topic(state: State, event: DeleteTopic) -> Ruling:
     names = sorted(
         name for kind, resource, name in state.settings if (kind, resource) == (TOPIC, topic.name)
     )
-    removed += [ConfigRecord(TOPIC, topic.name, name, None) for name in names]
+    removed += [DecidedConfig(TOPIC, topic.name, name, None) for name in names]
     return (RemoveTopic(event.topic_id), *(Tombstone(key_of(record)) for record in removed))
 
 
@@ -166,7 +166,7 @@ def set_config(state: State, event: SetConfig) -> Ruling:
     records: list[Record] = []
     for name, value in sorted(event.changes.items()):
         if state.settings.get((event.kind, event.resource, name)) != value:
-            records.append(ConfigRecord(event.kind, event.resource, name, value))
+            records.append(DecidedConfig(event.kind, event.resource, name, value))
     after = apply_all(state, records)
     ended = _with_needless_elr(after)
     for partition in ended:
@@ -203,12 +203,12 @@ def _targets(state: State, live: Iterable[int], least: int) -> Racks:
 
 def _new_partitions(
     state: State,
-    topic: TopicRecord,
+    topic: DecidedTopic,
     assignment: Assignment,
     live: Iterable[int],
     first: int = 0,
     factor: int | None = None,
-) -> tuple[PartitionRecord, ...] | Refusal:
+) -> tuple[DecidedPartition, ...] | Refusal:
     """New partitions."""
     usable = state.usable_racks()
     if factor is None:
@@ -222,7 +222,7 @@ def _new_partitions(
         directories = tuple(state.nodes[node].directory for node in replicas)
         leader = isr[0]
         partitions.append(
-            PartitionRecord(
+            DecidedPartition(
                 topic_id=topic.topic_id,
                 number=number,
                 replicas=replicas,
@@ -237,7 +237,7 @@ def _new_partitions(
     return tuple(partitions)
 
 
-def _with_needless_elr(state: State) -> list[PartitionRecord]:
+def _with_needless_elr(state: State) -> list[DecidedPartition]:
     """The partitions whose ISR is large enough, although they have an ELR."""
     return [
         partition
@@ -246,7 +246,7 @@ def _with_needless_elr(state: State) -> list[PartitionRecord]:
     ]
 
 
-def _with_another_need(state: State, after: State) -> list[PartitionRecord]:
+def _with_another_need(state: State, after: State) -> list[DecidedPartition]:
     """The partitions whose ISR is large enough in one of the two states only, without those whose
     ELR ends.
     """

@@ -40,7 +40,7 @@ from embedlog.replicas.rules.events import (
 from embedlog.replicas.rules.records import (
     NO_LEADER,
     NODE,
-    PartitionRecord,
+    DecidedPartition,
     Record,
     decode,
     encode,
@@ -85,7 +85,7 @@ def some(rng: random.Random, least: int = 0) -> tuple[int, ...]:
     return tuple(rng.sample(NODES, rng.randrange(least, 5)))
 
 
-def event_of_partition(rng: random.Random, old: PartitionRecord) -> Event:
+def event_of_partition(rng: random.Random, old: DecidedPartition) -> Event:
     partition_id = (old.topic_id, old.number)
     change = old.partition_epoch - (rng.random() < 0.1)
     isr = tuple(
@@ -161,7 +161,7 @@ def event_of_set(rng: random.Random, state: State) -> Event:
 
 
 def check_partition(
-    state: State, old: PartitionRecord | None, new: PartitionRecord, raised: int
+    state: State, old: DecidedPartition | None, new: DecidedPartition, raised: int
 ) -> None:
     assert inconsistency(new) == ""
     assert set(new.isr) <= set(new.replicas)

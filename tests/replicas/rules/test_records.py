@@ -17,13 +17,13 @@ from embedlog.errors import CorruptRecordError, EmbedlogError, UnsupportedFormat
 from embedlog.replicas.rules import records
 from embedlog.replicas.rules.records import (
     Change,
-    ConfigRecord,
+    DecidedConfig,
+    DecidedPartition,
+    DecidedTopic,
     NoOp,
-    PartitionRecord,
     RegisterBroker,
     RemoveTopic,
     Tombstone,
-    TopicRecord,
     UnregisterBroker,
     decode,
     encode,
@@ -36,16 +36,16 @@ TYPES: dict[int, type[Change]] = {
     for each in (
         RegisterBroker,
         UnregisterBroker,
-        TopicRecord,
-        PartitionRecord,
-        ConfigRecord,
+        DecidedTopic,
+        DecidedPartition,
+        DecidedConfig,
         RemoveTopic,
         NoOp,
     )
 }
 IDS = {"registration_id", "directory", "topic_id", "leader_registration_id"}
 ID = UUID(int=7)
-PARTITION = PartitionRecord(
+PARTITION = DecidedPartition(
     ID,
     0,
     (1, 2, 3),
@@ -65,9 +65,9 @@ SAMPLES: list[Change] = [
     replace(NODE, replicas=False, voter=False, leaving=True, rack=None),
     replace(NODE, slot=63),
     UnregisterBroker(1, 12),
-    TopicRecord("orders", ID),
+    DecidedTopic("orders", ID),
     PARTITION,
-    ConfigRecord(records.TOPIC, "orders", "min.insync.replicas", "2"),
+    DecidedConfig(records.TOPIC, "orders", "min.insync.replicas", "2"),
     RemoveTopic(ID),
     NoOp(),
 ]
@@ -130,10 +130,10 @@ def test_a_partition_without_leader_is_read_back() -> None:
 def test_keys_name_the_subject_of_a_record() -> None:
     assert key_of(NODE) == b"\x00\x00\x00\x00\x01"
     assert key_of(UnregisterBroker(1, 12)) == b"\x01\x00\x00\x00\x01"
-    assert key_of(TopicRecord("orders", ID)) == b"\x02" + ID.bytes
+    assert key_of(DecidedTopic("orders", ID)) == b"\x02" + ID.bytes
     assert key_of(PARTITION) == b"\x03" + ID.bytes + b"\x00\x00\x00\x00"
     assert (
-        key_of(ConfigRecord(records.TOPIC, "orders", "flush.ms", "1"))
+        key_of(DecidedConfig(records.TOPIC, "orders", "flush.ms", "1"))
         == b"\x04\x02\x07orders\x09flush.ms"
     )
     assert key_of(RemoveTopic(ID)) == b"\x09" + ID.bytes
@@ -143,9 +143,9 @@ def test_keys_name_the_subject_of_a_record() -> None:
 def test_a_subject_has_one_key_and_a_key_one_subject() -> None:
     assert key_of(replace(PARTITION, isr=(1,), partition_epoch=10)) == key_of(PARTITION)
     others = [
-        ConfigRecord(records.TOPIC, "a", "bc", None),
-        ConfigRecord(records.TOPIC, "ab", "c", None),
-        ConfigRecord(records.NODE, "a", "bc", None),
+        DecidedConfig(records.TOPIC, "a", "bc", None),
+        DecidedConfig(records.TOPIC, "ab", "c", None),
+        DecidedConfig(records.NODE, "a", "bc", None),
         replace(PARTITION, number=1),
         replace(NODE, node=2),
     ]
@@ -193,7 +193,7 @@ def test_damaged_bytes_are_a_typed_error_or_another_sound_record(rng: random.Ran
             refused += 1
             continue
         assert decode(*encode(record)) == record
-        assert not isinstance(record, PartitionRecord) or records.inconsistency(record) == ""
+        assert not isinstance(record, DecidedPartition) or records.inconsistency(record) == ""
     assert refused > 5_000
 
 

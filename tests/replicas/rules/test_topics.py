@@ -23,10 +23,10 @@ from embedlog.replicas.rules.placement import Shape, extend, place_replicas
 from embedlog.replicas.rules.records import (
     NODE,
     ORIGINAL,
-    ConfigRecord,
+    DecidedConfig,
+    DecidedTopic,
     RemoveTopic,
     Tombstone,
-    TopicRecord,
     key_of,
 )
 from embedlog.replicas.rules.state import apply
@@ -84,10 +84,10 @@ def test_a_topic_is_one_decision() -> None:
         a_set(), replace(NEW, partitions=2, config={"flush.messages": "1", LEAST: "2"})
     )
     configs = (
-        ConfigRecord(2, "t", "flush.messages", "1", (ORIGINAL,)),
-        ConfigRecord(2, "t", LEAST, "2", (ORIGINAL,)),
+        DecidedConfig(2, "t", "flush.messages", "1", (ORIGINAL,)),
+        DecidedConfig(2, "t", LEAST, "2", (ORIGINAL,)),
     )
-    assert records[:3] == (TopicRecord("t", TOPIC_ID), *configs)
+    assert records[:3] == (DecidedTopic("t", TOPIC_ID), *configs)
     assert len(changes_of(records)) == len(records) - 3 == 2
 
 
@@ -329,6 +329,6 @@ def test_impossible_settings_are_refused() -> None:
 
 
 def test_a_stored_setting_out_of_range_is_a_typed_error() -> None:
-    state = apply(with_topic(), ConfigRecord(2, "t", LEAST, "0"))
+    state = apply(with_topic(), DecidedConfig(2, "t", LEAST, "0"))
     with pytest.raises(ConfigError, match=LEAST):
         state.required_size(partition(state))
