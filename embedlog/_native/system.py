@@ -99,13 +99,15 @@ def tuple_of(published: Published) -> Any:
     return ffi.new("el_tuple *", tuple(published))
 
 
-def identity(incarnation: bytes, topic_id: bytes, partition: int, device: int, inode: int) -> Any:
+def identity(
+    incarnation: bytes, topic_id_bytes: bytes, partition: int, device: int, inode: int
+) -> Any:
     """The expected identity of a partition's control page in this incarnation of the directory."""
     return ffi.new(
         "el_identity *",
         {
             "incarnation": list(incarnation),
-            "topic_id": list(topic_id),
+            "topic_id": list(topic_id_bytes),
             "partition": partition,
             "device": device,
             "inode": inode,

@@ -382,7 +382,7 @@ class _Copier:
         checkpoints.write_epochs(
             target.register_file(directory / file_names.EPOCHS), epochs, target.mode
         )
-        manifest = Manifest(directory, partition.topic_id, target.mode)
+        manifest = Manifest(directory, partition.topic_id_bytes, target.mode)
         target.register_file(manifest.path)
         last = copy.segments[-1]
         manifest.rewrite(copy.segments, Start(copy.start, -1 if last.gapless else last.base))

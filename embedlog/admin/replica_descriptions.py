@@ -133,7 +133,7 @@ class ReplicaDescriber:
     # ---- observations ----------------------------------------------------------------------------
 
     def _observe(self, state: State, topic: str | None) -> _SetObservation:
-        names = {topic_id: entry.name for topic_id, entry in state.topics.items()}
+        names = {topic_uuid: entry.name for topic_uuid, entry in state.topics.items()}
         if topic is not None and topic not in names.values():
             raise UnknownTopicOrPartitionError(f"topic {topic!r} is unknown")
         topic_partitions = {

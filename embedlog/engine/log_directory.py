@@ -352,7 +352,7 @@ class LogDirectory:
         if partition is None:
             return
         is_gone = topic is None or topic.state == "deleting" or number not in topic.numbers
-        if topic is None or is_gone or topic.id_bytes != partition.topic_id:
+        if topic is None or is_gone or topic.id_bytes != partition.topic_id_bytes:
             del self.partitions[name, number]
             self._applied.pop((name, number), None)
             self._closed_places.add((name, number))
@@ -368,7 +368,7 @@ class LogDirectory:
         with self._mutex:
             for (name, number), partition in self.partitions.items():
                 topic = self.registry.get(name)
-                if topic is not None and topic.id_bytes == partition.topic_id:
+                if topic is not None and topic.id_bytes == partition.topic_id_bytes:
                     self._applied.pop((name, number), None)
                     partition.apply_config(self._config_of(topic))
 

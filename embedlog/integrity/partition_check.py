@@ -318,13 +318,13 @@ class PartitionCheck:
 
     # ---- manifest --------------------------------------------------------------------------------
 
-    def _read_manifest(self, names: list[str], topic_id: bytes) -> Manifest | None:
+    def _read_manifest(self, names: list[str], topic_id_bytes: bytes) -> Manifest | None:
         """The manifest; None if there is none, or if it is older than the files."""
         if file_names.MANIFEST not in names:
             if not self._facts.broker_wrote and file_names.DURABLE in names:
                 self._add("manifest", file_names.MANIFEST, "the file is missing")
             return None
-        manifest = Manifest(self._directory, topic_id)
+        manifest = Manifest(self._directory, topic_id_bytes)
         try:
             manifest.refresh()
         except EmbedlogError as problem:

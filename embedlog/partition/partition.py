@@ -64,15 +64,15 @@ class Partition:
         topic: str,
         number: int,
         path: Path,
-        topic_id: bytes,
+        topic_id_bytes: bytes,
         config: TopicConfig,
     ) -> None:
         self.topic = topic
         self.number = number
         self.path = path
-        self.topic_id = topic_id
+        self.topic_id_bytes = topic_id_bytes
         self._context = context
-        state = PartitionState(context, topic, number, path, topic_id, config)
+        state = PartitionState(context, topic, number, path, topic_id_bytes, config)
         self._state = state
         self.direct_target: DirectTarget = state
         self._segments = SegmentList(state)

@@ -82,20 +82,20 @@ class PartitionState:
         topic: str,
         number: int,
         path: Path,
-        topic_id: bytes,
+        topic_id_bytes: bytes,
         config: TopicConfig,
     ) -> None:
         self.context = context
         self.topic = topic
         self.number = number
         self.path = path
-        self.topic_id = topic_id
+        self.topic_id_bytes = topic_id_bytes
         self.config = config
         self.directory = str(path)
         self.traffic = context.traffic.setdefault(topic, Traffic())
         self.mutex = threading.RLock()
         self.page_file: PageFile | None = None
-        self.manifest = Manifest(path, topic_id, context.mode)
+        self.manifest = Manifest(path, topic_id_bytes, context.mode)
         self.static: loader.Loaded | None = None
         # for appends of this process; set by `AppendWriter`
         self.writer: system.Writer | None = None
@@ -159,7 +159,7 @@ class PartitionState:
     def _identity_of(self, page_file: PageFile) -> object:
         return system.identity(
             self.context.incarnation,
-            self.topic_id,
+            self.topic_id_bytes,
             self.number,
             page_file.identity_device,
             page_file.inode,
@@ -242,7 +242,7 @@ class PartitionState:
         if mapped is None:
             return None
         try:
-            return floor_of(mapped, self.topic_id, self.number)
+            return floor_of(mapped, self.topic_id_bytes, self.number)
         finally:
             mapped.close()
 
@@ -334,12 +334,12 @@ class PartitionState:
         UnknownTopicOrPartitionError.
         """
         topic_id = identity.read_topic_id(self.path)
-        if topic_id is None or identity.id_bytes(topic_id) == self.topic_id:
+        if topic_id is None or identity.id_bytes(topic_id) == self.topic_id_bytes:
             return
         raise UnknownTopicOrPartitionError(
             f"topic {self.topic} was deleted and created again",
             path=self.path,
-            expected=f"topic id {identity.id_text(self.topic_id)}",
+            expected=f"topic id {identity.id_text(self.topic_id_bytes)}",
             found=topic_id,
         )
 
@@ -347,7 +347,7 @@ class PartitionState:
         broker_wrote = self._changed_by_others()
         floor = None
         if not broker_wrote:
-            floor = floor_of(mapped, self.topic_id, self.number)
+            floor = floor_of(mapped, self.topic_id_bytes, self.number)
         loading = self.make_loading(write=True, broker_wrote=broker_wrote, floor=floor)
         if broker_wrote and not files.exists(self.manifest.path):
             bases = file_names.bases(files.listing(self.path))
@@ -380,7 +380,7 @@ class PartitionState:
             mode=self.context.mode,
         )
         self._write_manifest(loading, loaded)
-        moved = not is_in_place(mapped, self.topic_id, self.number)
+        moved = not is_in_place(mapped, self.topic_id_bytes, self.number)
         durable = self._durable_at_load(loading, loaded, moved=moved)
         is_kept = loading.clean or self._has_kept_everything(mapped, broker_wrote, loaded)
         flags = 0
@@ -417,7 +417,7 @@ class PartitionState:
         if broker_wrote or not cache or page.word(system.WORD_CACHE) != cache:
             return False
         publication = replication.read(page)
-        if publication is None or not is_in_place(mapped, self.topic_id, self.number):
+        if publication is None or not is_in_place(mapped, self.topic_id_bytes, self.number):
             return False
         published, replica = publication
         if replica.role == replication.ROLE_NONE and not self._is_kept(page):
@@ -513,14 +513,14 @@ class PartitionState:
         reserves = self.config.preallocate and not is_clean  # else the mark does (`mark_dirty`)
         durable = None
         if not broker_wrote:
-            durable = DurableRecord(self.path, self.topic_id).read()
+            durable = DurableRecord(self.path, self.topic_id_bytes).read()
         recovery_point = 0
         if not context.in_set or durable is None:
             recovery_point = self._checkpointed_offset(context.recovery_points)
         # else a cut may have lowered the durable record, which belongs to the partition (`log_cut`)
         return Loading(
             self.path,
-            self.topic_id,
+            self.topic_id_bytes,
             clean=is_clean,
             write=write,
             in_set=context.in_set,

@@ -78,7 +78,7 @@ class Syncer:
         self._fds: dict[int, int] = {}  # segment base -> descriptor of this syncer
         # bases whose descriptor was open during every write since `durable`
         self._trusted_bases: set[int] = set()
-        self._record = DurableRecord(lock.state.path, lock.state.topic_id)
+        self._record = DurableRecord(lock.state.path, lock.state.topic_id_bytes)
         self._opening = threading.Lock()
         self._users = 0  # threads inside `sync`
         self._intent = 0  # the last intent of this syncer, and how many syncs had failed before it

@@ -184,9 +184,9 @@ class Assignments:
             for partition in led_by_others:
                 if node not in partition.isr or partition.adding or partition.removing:
                     continue
-                topic = state.topics[partition.topic_id].name
+                topic = state.topics[partition.topic_uuid].name
                 tp = TopicPartition(topic, partition.number)
-                partition_id = (partition.topic_id, partition.number)
+                partition_id = (partition.topic_uuid, partition.number)
                 with suppress(
                     ElectionNotNeededError,
                     PreferredLeaderNotAvailableError,
@@ -207,8 +207,8 @@ class Assignments:
             self._set.topics.live(topic)
         partition_ids = dict[TopicPartition, PartitionId]()
         for partition_id in sorted(state.partitions):
-            topic_id, partition_number = partition_id
-            name = state.topics[topic_id].name
+            topic_uuid, partition_number = partition_id
+            name = state.topics[topic_uuid].name
             if topic in (None, name) and number in (None, partition_number):
                 partition_ids[TopicPartition(name, partition_number)] = partition_id
         if not partition_ids and number is not None:
@@ -265,8 +265,8 @@ class Assignments:
         reassignments = dict[TopicPartition, Reassignment]()
         for partition_id, partition in sorted(state.partitions.items()):
             if partition.adding or partition.removing:
-                topic_id, number = partition_id
-                tp = TopicPartition(state.topics[topic_id].name, number)
+                topic_uuid, number = partition_id
+                tp = TopicPartition(state.topics[topic_uuid].name, number)
                 reassignments[tp] = self._describe(partition_id, partition, state)
         return reassignments
 
@@ -277,7 +277,7 @@ class Assignments:
         records_left: int | None = None
         bytes_left: int | None = None
         with suppress(EmbedlogError):
-            topic = state.topics[decided.topic_id].name
+            topic = state.topics[decided.topic_uuid].name
             leader = (
                 self._set.replicas(partition_id, topic)
                 .leaders.find_leader(self._set.deadline())
@@ -378,8 +378,8 @@ class Assignments:
                 run_at(path, partial(directory.write_settings, state))
                 partition_ids = run_at(path, partial(directory.unassigned_partitions, state))
                 for partition_id in partition_ids:
-                    topic_id, _ = partition_id
-                    topic = state.topics[topic_id].name
+                    topic_uuid, _ = partition_id
+                    topic = state.topics[topic_uuid].name
                     if not self._remove(partition_id, topic, directory.node):
                         is_clear = False
             except EmbedlogError as problem:

@@ -38,11 +38,11 @@ def targets(state: State, node: int, usable: Collection[int]) -> dict[TopicParti
     """
     replica_counts = _count_replicas(state)
     new_targets: dict[TopicPartition, list[int]] = {}
-    for (topic_id, number), partition in sorted(state.partitions.items()):
+    for (topic_uuid, number), partition in sorted(state.partitions.items()):
         target = _target_of(partition)
         if node not in target:
             continue
-        name = state.topics[topic_id].name
+        name = state.topics[topic_uuid].name
         free = [candidate for candidate in usable if candidate != node and candidate not in target]
         if not free and (len(target) == 1 or not is_internal(name)):
             raise ReplicaSetError(
@@ -87,7 +87,7 @@ def growing_targets(state: State, factor: int) -> dict[TopicPartition, list[int]
         )
     replica_counts = _count_replicas(state)
     new_targets: dict[TopicPartition, list[int]] = {}
-    for (topic_id, number), partition in sorted(state.partitions.items()):
+    for (topic_uuid, number), partition in sorted(state.partitions.items()):
         target = _target_of(partition)
         missing_count = factor - len(target)
         for _ in range(missing_count):
@@ -95,7 +95,7 @@ def growing_targets(state: State, factor: int) -> dict[TopicPartition, list[int]
             replica_counts[node] += 1
             target.append(node)
         if missing_count > 0:
-            new_targets[TopicPartition(state.topics[topic_id].name, number)] = target
+            new_targets[TopicPartition(state.topics[topic_uuid].name, number)] = target
     return new_targets
 
 
@@ -141,15 +141,15 @@ def move_off(
         if not remaining:
             break
         for partition in remaining:
-            name = state.topics[partition.topic_id].name
-            partition_id = (partition.topic_id, partition.number)
+            name = state.topics[partition.topic_uuid].name
+            partition_id = (partition.topic_uuid, partition.number)
             try:
                 assignments.tend(partition_id, name, lambda: system.boot_ns() >= deadline_ns)
             except (LeaderNotAvailableError, UnknownTopicOrPartitionError):
                 if partition_id in decisions.newest_state().partitions:
                     raise
         if system.boot_ns() >= deadline_ns:
-            names = sorted({state.topics[partition.topic_id].name for partition in remaining})
+            names = sorted({state.topics[partition.topic_uuid].name for partition in remaining})
             raise ReplicaSetError(
                 "the replicas of the directory are still being moved: the housekeeper continues, "
                 "call this again later",

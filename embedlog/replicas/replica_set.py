@@ -141,15 +141,15 @@ class ReplicaSet:
         if partition_name(LOG, 0) in parts:
             return len(self.decisions.nodes) > 1
         state = self.decisions.newest_state()
-        for (topic_id, number), partition in state.partitions.items():
-            is_its_path = partition_name(state.topics[topic_id].name, number) in parts
+        for (topic_uuid, number), partition in state.partitions.items():
+            is_its_path = partition_name(state.topics[topic_uuid].name, number) in parts
             if is_its_path and set(partition.isr) - {node}:
                 return True
         return False
 
     def partition(self, name: str, number: int) -> ReplicatedPartition:
         """The partition of a topic that `topics` has. Raises UnknownTopicOrPartitionError."""
-        topic, topic_id = self.topics.topic_with_id(name)
+        topic, topic_uuid = self.topics.topic_with_id(name)
         if type(number) is not int:
             raise TypeError(f"a partition's number is an int, not {type(number).__name__}")
         if not 0 <= number < topic.partitions:
@@ -158,7 +158,7 @@ class ReplicaSet:
                 expected=f"0 to {topic.partitions - 1}",
                 found=number,
             )
-        partition_id = topic_id, number
+        partition_id = topic_uuid, number
         partition = self._partitions.get(partition_id)
         if partition is None:
             partition = ReplicatedPartition(
@@ -224,7 +224,7 @@ class ReplicaSet:
         if a topic was deleted since then. Raises TopicExistsError, InvalidReplicationFactorError,
         InvalidReplicaAssignmentError.
         """
-        topic_id = UUID(bytes=topic.id_bytes)
+        topic_uuid = UUID(bytes=topic.id_bytes)
         replicas: tuple[tuple[int, ...], ...] | None = None
         if assignment is not None:
             replicas = tuple(tuple(assignment[number]) for number in sorted(assignment))
@@ -236,7 +236,7 @@ class ReplicaSet:
         def make_event(state: State) -> Event:
             return CreateTopic(
                 topic.name,
-                topic_id,
+                topic_uuid,
                 self.live_nodes(),
                 topic.partitions,
                 factor,
@@ -251,18 +251,18 @@ class ReplicaSet:
             state = self.decide(make_event)
         except TopicDeleted:
             return False
-        for number in range(len(state.partitions_of(topic_id))):
-            self.replicas((topic_id, number), topic.name).leaders.begin(self.deadline())
+        for number in range(len(state.partitions_of(topic_uuid))):
+            self.replicas((topic_uuid, number), topic.name).leaders.begin(self.deadline())
         return True
 
-    def retire(self, name: str, topic_id: UUID) -> None:
+    def retire(self, name: str, topic_uuid: UUID) -> None:
         """Retire the partitions of a deleted topic in the directories that this process uses;
         others do so when they see it.
         """
         for opened in self.members.open_members():
             try:
                 self.members.workers.run_at(
-                    opened.path, partial(opened.directory.retire, name, topic_id)
+                    opened.path, partial(opened.directory.retire, name, topic_uuid)
                 )
             except EmbedlogError as problem:
                 logger.warning(

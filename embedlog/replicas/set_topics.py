@@ -42,8 +42,8 @@ class SetTopics:
         while True:
             before = self._topics
             topics = {
-                decided.name: (topic_of(state, topic_id), topic_id)
-                for topic_id, decided in state.topics.items()
+                decided.name: (topic_of(state, topic_uuid), topic_uuid)
+                for topic_uuid, decided in state.topics.items()
             }
             self._topics = topics
             self._state = state

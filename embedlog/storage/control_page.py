@@ -144,7 +144,7 @@ def check(mapped: PageFile, expected: Any) -> bool:
     return state == system.VALID
 
 
-def floor_of(mapped: PageFile, topic_id: bytes, partition: int) -> Published | None:
+def floor_of(mapped: PageFile, topic_id_bytes: bytes, partition: int) -> Published | None:
     """The state that a page of an earlier incarnation published into the current page cache; None
     if it proves nothing.
     """
@@ -152,17 +152,17 @@ def floor_of(mapped: PageFile, topic_id: bytes, partition: int) -> Published | N
     cache = cache_number(mapped.path)
     if not cache or page.word(system.WORD_CACHE) != cache:
         return None
-    if not is_in_place(mapped, topic_id, partition) or page.word(system.WORD_CUT_INTENT):
+    if not is_in_place(mapped, topic_id_bytes, partition) or page.word(system.WORD_CUT_INTENT):
         return None  # published bytes may be cut already
     return page.read()
 
 
-def is_in_place(mapped: PageFile, topic_id: bytes, partition: int) -> bool:
+def is_in_place(mapped: PageFile, topic_id_bytes: bytes, partition: int) -> bool:
     """Whether the page was written at its current place, in any incarnation; False for a copied
     page.
     """
     own = system.identity(
-        mapped.page.incarnation(), topic_id, partition, mapped.identity_device, mapped.inode
+        mapped.page.incarnation(), topic_id_bytes, partition, mapped.identity_device, mapped.inode
     )
     return bool(mapped.page.check(own) == system.VALID)
 
@@ -187,9 +187,9 @@ class DurableRecord:
     the sync lock.
     """
 
-    def __init__(self, directory: Path, topic_id: bytes) -> None:
+    def __init__(self, directory: Path, topic_id_bytes: bytes) -> None:
         self.path = directory / file_names.DURABLE
-        self._topic_id = topic_id
+        self._topic_id_bytes = topic_id_bytes
         self._synced_ns = -RECORD_AGE_NS
 
     def read(self) -> Durable | None:
@@ -218,10 +218,10 @@ class DurableRecord:
         """The record in a slot; None if the slot is not valid."""
         if len(raw) < _SLOT.size:
             return None
-        magic, sequence, topic_id, offset, base, check_sum = _SLOT.unpack(raw)
+        magic, sequence, topic_id_bytes, offset, base, check_sum = _SLOT.unpack(raw)
         if (
             magic != _DURABLE_MAGIC
-            or topic_id != self._topic_id
+            or topic_id_bytes != self._topic_id_bytes
             or check_sum != codec.crc32c(raw[: _SLOT.size - 4])
         ):
             return None
@@ -256,7 +256,9 @@ class DurableRecord:
 
     def _write(self, fd: int, sequence: int, offset: int, segment_base: int) -> None:
         """Write the slot that the parity of the sequence selects."""
-        body = _SLOT.pack(_DURABLE_MAGIC, sequence, self._topic_id, offset, segment_base, 0)[:-4]
+        body = _SLOT.pack(_DURABLE_MAGIC, sequence, self._topic_id_bytes, offset, segment_base, 0)[
+            :-4
+        ]
         slot = body + struct.pack(">I", codec.crc32c(body))
         files.write_all(fd, slot, _SLOT.size * (sequence & 1), self.path)
 

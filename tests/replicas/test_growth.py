@@ -215,7 +215,7 @@ def test_the_replicas_of_a_retired_directory_move_to_others(tmp_path: Path, node
         assert {
             len(each.replicas)
             for each in state.partitions.values()
-            if state.topics[each.topic_id].name == "t"
+            if state.topics[each.topic_uuid].name == "t"
         } == {2}
         assert values(log) == [b"0", b"1", b"2"]
         assert [record.value for record in log.scan("u").records()] == [b"one copy"] * 2

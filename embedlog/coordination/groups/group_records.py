@@ -48,7 +48,7 @@ class Committed(NamedTuple):
     metadata: str = ""
     commit_ms: int = -1
     expire_ms: int = -1
-    topic_id: UUID | None = None  # of the topic, if a broker stored it
+    topic_uuid: UUID | None = None  # of the topic, if a broker stored it
 
 
 # ---- keys ----------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def decode_offset(value: bytes) -> Committed:
                 for tag, data in reader.tagged()
                 if tag == TOPIC_ID_TAG and len(data) == 16
             ]
-            return Committed(offset, epoch, metadata, commit_ms, topic_id=ids[0] if ids else None)
+            return Committed(offset, epoch, metadata, commit_ms, topic_uuid=ids[0] if ids else None)
         size = SHORT.unpack_from(value, position)[0]
         if size < 0:
             raise ValueError("the metadata is null")

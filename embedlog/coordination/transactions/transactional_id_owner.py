@@ -117,7 +117,7 @@ class _Written(NamedTuple):
     may get the same name.
     """
 
-    topic_id: bytes
+    topic_id_bytes: bytes
     end: int
 
 
@@ -256,7 +256,7 @@ class TransactionalIdOwner:
                 write = partial(self._write_first, partition, run, progress)
                 if system.boot_ns() >= until_ns or _append_unless_locked(write, until) is None:
                     return
-                self._written_data[tp] = _Written(partition.topic_id, progress.pieces[-1][1])
+                self._written_data[tp] = _Written(partition.topic_id_bytes, progress.pieces[-1][1])
 
     def _write_first(
         self,
@@ -301,7 +301,7 @@ class TransactionalIdOwner:
             appended = _flush_if_due(partition, appended_first, until)
         previous_end = self._written_data[tp].end if self._has_data_in(partition) else 0
         self._written_data[tp] = _Written(
-            partition.topic_id, max(previous_end, appended.last_offset + 1)
+            partition.topic_id_bytes, max(previous_end, appended.last_offset + 1)
         )
         return appended
 
@@ -332,7 +332,7 @@ class TransactionalIdOwner:
         with the same name.
         """
         written = self._written_data.get((partition.topic, partition.number))
-        return written is not None and written.topic_id == partition.topic_id
+        return written is not None and written.topic_id_bytes == partition.topic_id_bytes
 
     def _append_first(
         self,
@@ -450,7 +450,7 @@ class TransactionalIdOwner:
                 )
                 # the end of `lock_for_decision` has waited for the commit of the registration
                 is_registration_committed = True
-        self._written_data[tp] = _Written(commit.partition.topic_id, commit.end)
+        self._written_data[tp] = _Written(commit.partition.topic_id_bytes, commit.end)
         report_commit(self._coordinator.host.interposer, group.group_id)
 
     def _append_first_commit(

@@ -55,7 +55,7 @@ class Loading(NamedTuple):
     """
 
     directory: Path
-    topic_id: bytes
+    topic_id_bytes: bytes
     work: Work  # the progress of loads
     clean: bool = False  # the directory was closed in order, by embedlog or a broker
     write: bool = True

@@ -78,7 +78,7 @@ def load(loading: Loading) -> Loaded:
     below the durable offset.
     """
     began_s = monotonic()
-    manifest = Manifest(loading.directory, loading.topic_id)
+    manifest = Manifest(loading.directory, loading.topic_id_bytes)
     manifest.refresh()
     known_segments = {} if loading.gaps_allowed else manifest.segments
     while True:

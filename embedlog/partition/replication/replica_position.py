@@ -40,7 +40,7 @@ class TopicIdPartition(NamedTuple):
 
     topic: str
     number: int
-    topic_id: bytes
+    topic_id_bytes: bytes
 
 
 class Checkpointed(NamedTuple):
@@ -82,7 +82,7 @@ def read_position(
         try:
             own = system.identity(
                 context.incarnation,
-                topic_partition.topic_id,
+                topic_partition.topic_id_bytes,
                 topic_partition.number,
                 mapped.identity_device,
                 mapped.inode,

@@ -211,7 +211,7 @@ def _lower_durable(locked: LockedPartition, end: int, base: int) -> None:
     page = locked.page
     if page.word(system.WORD_DURABLE) > end:
         page.set(system.WORD_DURABLE, end)
-    DurableRecord(locked.path, locked.state.topic_id).lower(end, base, locked.mode)
+    DurableRecord(locked.path, locked.state.topic_id_bytes).lower(end, base, locked.mode)
     system.point("cut-durable")
 
 

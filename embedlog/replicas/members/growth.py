@@ -315,8 +315,8 @@ class GrowingCopies:
         missing = dict[TopicPartition, PartitionId]()
         for partition_id, partition in sorted(state.partitions.items()):
             if len(partition.isr) < self._factor:
-                topic_id, number = partition_id
-                missing[TopicPartition(state.topics[topic_id].name, number)] = partition_id
+                topic_uuid, number = partition_id
+                missing[TopicPartition(state.topics[topic_uuid].name, number)] = partition_id
         return missing
 
     def check_progress(self, missing: Mapping[TopicPartition, PartitionId]) -> None:

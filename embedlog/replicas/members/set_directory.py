@@ -64,12 +64,12 @@ class SetDirectory:
         return self._open_decided(partition_id, newest_state())
 
     def _open_decided(self, partition_id: PartitionId, state: State) -> Partition:
-        topic_id, number = partition_id
-        decided = state.topics.get(topic_id)
+        topic_uuid, number = partition_id
+        decided = state.topics.get(topic_uuid)
         if decided is None:
-            raise UnknownTopicOrPartitionError(f"no topic has the id {topic_id}", path=self.path)
+            raise UnknownTopicOrPartitionError(f"no topic has the id {topic_uuid}", path=self.path)
         earlier = self.log_directory.partitions.get((decided.name, number))
-        assigned = state.partitions.get((topic_id, number))
+        assigned = state.partitions.get((topic_uuid, number))
         if assigned is None or self.node not in assigned.replicas:
             raise UnknownTopicOrPartitionError(
                 f"no replica of {decided.name}-{number} is here", path=self.path
@@ -85,7 +85,7 @@ class SetDirectory:
             is_retired
             or topic is None
             or not topic.is_finished
-            or topic.id_bytes != topic_id.bytes
+            or topic.id_bytes != topic_uuid.bytes
             or number not in topic.usable_numbers
         ):
             if self.log_directory.read_only:
@@ -93,7 +93,7 @@ class SetDirectory:
                 raise UnknownTopicOrPartitionError(
                     f"no replica of {name} is here", path=self.path / name
                 )
-            topic = self._make_topic(topic_of(state, topic_id, self.node))
+            topic = self._make_topic(topic_of(state, topic_uuid, self.node))
         return self.log_directory.partition_of(topic, number)
 
     def is_present(self, partition_id: PartitionId, name: str) -> bool:
@@ -121,13 +121,13 @@ class SetDirectory:
             registry.put(topic)
             return changes.finish_creation(topic)
 
-    def retire(self, name: str, topic_id: UUID) -> None:
+    def retire(self, name: str, topic_uuid: UUID) -> None:
         """Retire the partitions of a topic that a decision deleted."""
         changes = self.log_directory.topic_changes
         registry = self.log_directory.registry
         with changes.begin():
             topic = registry.get(name)
-            if topic is not None and topic.id_bytes == topic_id.bytes:
+            if topic is not None and topic.id_bytes == topic_uuid.bytes:
                 self._delete(topic)
 
     def undecided_topics(
@@ -141,9 +141,9 @@ class SetDirectory:
         for topic in self.log_directory.registry.all():
             if topic.name == LOG:
                 continue
-            topic_id = UUID(bytes=topic.id_bytes)
-            if topic_id not in state.topics and (names is None or topic.name in names):
-                undecided.add((topic.name, topic_id))
+            topic_uuid = UUID(bytes=topic.id_bytes)
+            if topic_uuid not in state.topics and (names is None or topic.name in names):
+                undecided.add((topic.name, topic_uuid))
         return undecided
 
     def write_settings(self, state: State) -> None:
@@ -151,7 +151,7 @@ class SetDirectory:
         without the set.
         """
         registry = self.log_directory.registry
-        ids = {id_text(topic_id.bytes): topic_id for topic_id in state.topics}
+        ids = {id_text(topic_uuid.bytes): topic_uuid for topic_uuid in state.topics}
         decided = [
             (topic, topic_of(state, ids[topic.topic_id]).config)
             for topic in registry.all()
@@ -177,22 +177,22 @@ class SetDirectory:
         """
         changes = self.log_directory.topic_changes
         unassigned = list[tuple[UUID, int]]()
-        for topic_id in state.topics:
-            for number in changes.numbers_of(topic_of(state, topic_id)):
-                partition = state.partitions.get((topic_id, number))
+        for topic_uuid in state.topics:
+            for number in changes.numbers_of(topic_of(state, topic_uuid)):
+                partition = state.partitions.get((topic_uuid, number))
                 if partition is not None and self.node not in partition.replicas:
-                    unassigned.append((topic_id, number))
+                    unassigned.append((topic_uuid, number))
         return unassigned
 
     def drop(self, partition_id: tuple[UUID, int], state: State) -> bool:
         """Remove a partition that the settled state does not assign to this node (REPLICA-24);
         False if it stays.
         """
-        topic_id, number = partition_id
+        topic_uuid, number = partition_id
         changes = self.log_directory.topic_changes
         with changes.begin():
             return changes.drop_partition(
-                topic_of(state, topic_id), number, state.partitions[partition_id].leader_epoch
+                topic_of(state, topic_uuid), number, state.partitions[partition_id].leader_epoch
             )
 
     def check_place(self) -> None:
@@ -206,9 +206,9 @@ class SetDirectory:
         REQUIRES that a settled decision removed it from ISR and ELR. Raises LockTimeoutError,
         StorageError.
         """
-        topic_id, number = partition_id
+        topic_uuid, number = partition_id
         changes = self.log_directory.topic_changes
-        topic = topic_of(state, topic_id)
+        topic = topic_of(state, topic_uuid)
         mode = self.log_directory.config.file_mode
         with changes.begin():
             is_renewed = changes.renew_partition(topic, number, partial(dirty_mark.put, mode=mode))
@@ -231,9 +231,9 @@ class SetDirectory:
 
     def find_open(self, partition_id: PartitionId, name: str) -> Partition | None:
         """The partition if it is open here."""
-        topic_id, number = partition_id
+        topic_uuid, number = partition_id
         partition = self.log_directory.partitions.get((name, number))
-        if partition is None or partition.topic_id != topic_id.bytes or partition.closed:
+        if partition is None or partition.topic_id_bytes != topic_uuid.bytes or partition.closed:
             return None
         return partition
 
@@ -306,21 +306,21 @@ def _is_empty(copy: Partition) -> bool:
         return False
 
 
-def topic_of(state: State, topic_id: UUID, node: int | None = None) -> Topic:
+def topic_of(state: State, topic_uuid: UUID, node: int | None = None) -> Topic:
     """A decided topic; with a node, as the directory of this node holds it: to be made, and with
     its numbers only.
     """
-    decided = state.topics[topic_id]
-    partitions = state.partitions_of(topic_id)
+    decided = state.topics[topic_uuid]
+    partitions = state.partitions_of(topic_uuid)
     config = {
         name: text
         for (kind, resource, name), text in state.settings.items()
         if (kind, resource) == (TOPIC, decided.name)
     }
     if node is None:
-        return Topic(decided.name, id_text(topic_id.bytes), len(partitions), config)
+        return Topic(decided.name, id_text(topic_uuid.bytes), len(partitions), config)
     numbers = tuple(partition.number for partition in partitions if node in partition.replicas)
     only = () if len(numbers) == len(partitions) else numbers
     return Topic(
-        decided.name, id_text(topic_id.bytes), len(partitions), config, "creating", only=only
+        decided.name, id_text(topic_uuid.bytes), len(partitions), config, "creating", only=only
     )

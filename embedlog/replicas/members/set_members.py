@@ -683,9 +683,9 @@ class SetMembers:
         """
         observations: dict[PartitionId, Observed] = {}
         for partition_id, partition in state.partitions.items():
-            topic_id, _ = partition_id
+            topic_uuid, _ = partition_id
             replicas = PartitionReplicas(
-                self.directories, self.decisions, partition_id, state.topics[topic_id].name
+                self.directories, self.decisions, partition_id, state.topics[topic_uuid].name
             )
             try:
                 observations[partition_id] = replicas.leaders.observe_replicas(partition)

@@ -122,9 +122,9 @@ def changes(before: State, records: Iterable[Record]) -> tuple[str, ...]:
     """What the records of one decision change, in words."""
     every = tuple(records)
     new_topics = {
-        record.topic_id: record
+        record.topic_uuid: record
         for record in every
-        if isinstance(record, DecidedTopic) and record.topic_id not in before.topics
+        if isinstance(record, DecidedTopic) and record.topic_uuid not in before.topics
     }
     after = apply_all(before, every)
     texts = list[str]()
@@ -140,7 +140,7 @@ def changes(before: State, records: Iterable[Record]) -> tuple[str, ...]:
 def _is_of_new_topic(record: Record, new_topics: dict[UUID, DecidedTopic]) -> bool:
     """Whether the record belongs to the creation of a topic."""
     if isinstance(record, DecidedPartition):
-        return record.topic_id in new_topics
+        return record.topic_uuid in new_topics
     return (
         isinstance(record, DecidedConfig)
         and record.kind == TOPIC
@@ -151,11 +151,11 @@ def _is_of_new_topic(record: Record, new_topics: dict[UUID, DecidedTopic]) -> bo
 def _describe(before: State, after: State, record: Record) -> str | None:
     match record:
         case DecidedTopic():
-            count = len(after.partitions_of(record.topic_id))
+            count = len(after.partitions_of(record.topic_uuid))
             return f"topic {record.name} created, {count} partition{'s' * (count != 1)}"
         case RemoveTopic():
-            topic = before.topics.get(record.topic_id)
-            return f"topic {topic.name if topic else record.topic_id} deleted"
+            topic = before.topics.get(record.topic_uuid)
+            return f"topic {topic.name if topic else record.topic_uuid} deleted"
         case DecidedPartition():
             return partition_change(before, record, name_of(after, record))
         case DecidedConfig():
@@ -170,13 +170,13 @@ def _describe(before: State, after: State, record: Record) -> str | None:
 
 def name_of(state: State, record: DecidedPartition) -> str:
     """The partition as `topic-number`."""
-    topic = state.topics.get(record.topic_id)
-    return f"{topic.name if topic else record.topic_id}-{record.number}"
+    topic = state.topics.get(record.topic_uuid)
+    return f"{topic.name if topic else record.topic_uuid}-{record.number}"
 
 
 def partition_change(before: State, new: DecidedPartition, name: str) -> str | None:
     """The change of one partition; None if it has none."""
-    old = before.partitions.get((new.topic_id, new.number))
+    old = before.partitions.get((new.topic_uuid, new.number))
     if old is None:
         leader = "no leader" if new.leader == NO_LEADER else f"leader {new.leader}"
         return (

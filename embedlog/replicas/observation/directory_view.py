@@ -95,7 +95,11 @@ def _read_position(
 ) -> Position | None:
     opened = directory.partitions.get((topic_partition.topic, topic_partition.number))
     page = None
-    if opened is not None and opened.topic_id == topic_partition.topic_id and not opened.closed:
+    if (
+        opened is not None
+        and opened.topic_id_bytes == topic_partition.topic_id_bytes
+        and not opened.closed
+    ):
         page = opened.mapped_page
     # damage is that of this partition only
     with contextlib.suppress(

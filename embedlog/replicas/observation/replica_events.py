@@ -76,7 +76,7 @@ class ReplicaEvents:
         for record in proposal.outcome.records:
             if not isinstance(record, DecidedPartition):
                 continue
-            old = proposal.before.partitions.get((record.topic_id, record.number))
+            old = proposal.before.partitions.get((record.topic_uuid, record.number))
             if old is not None:
                 self._note_change(proposal, old, record)
 

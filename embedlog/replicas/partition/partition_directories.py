@@ -101,7 +101,7 @@ class PartitionDirectories:
         return self._partition_id
 
     @property
-    def topic_id(self) -> UUID:
+    def topic_uuid(self) -> UUID:
         return self._partition_id[0]
 
     @property

@@ -58,8 +58,8 @@ class PartitionReplicas:
         self._last_round: tuple[DecidedPartition, int, Partition] | None = None
 
     @property
-    def topic_id(self) -> UUID:
-        return self.members.topic_id
+    def topic_uuid(self) -> UUID:
+        return self.members.topic_uuid
 
     def note_worked(self, node: int) -> None:
         """This process has used a node with success: its next failure is a new one."""

@@ -131,8 +131,8 @@ class ReplicatedPartition:
         return self._replicas.partition_id
 
     @property
-    def topic_id(self) -> bytes:
-        return self._replicas.topic_id.bytes
+    def topic_id_bytes(self) -> bytes:
+        return self._replicas.topic_uuid.bytes
 
     @property
     def config(self) -> TopicConfig:

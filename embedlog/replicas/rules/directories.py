@@ -111,7 +111,7 @@ def _without_member(
     """
     node = event.identity.node
     is_stranger = event.condition is Condition.STRANGER
-    seen: Observed = event.seen.get((old.topic_id, old.number), {})
+    seen: Observed = event.seen.get((old.topic_uuid, old.number), {})
     is_member = node in old.isr or node in old.elr
     if not is_member and (not is_stranger or node not in old.replicas or node in old.strangers):
         return None
@@ -254,7 +254,7 @@ def _without_replica(state: State, old: DecidedPartition, event: ForceRetire) ->
     # the last members were strangers: one of them may have the records
     if not (old.isr or old.elr) and {*old.strangers} - {node}:
         return change_partition(state, base, isr=(), replicas=assigned, recovering=old.recovering)
-    seen = event.seen.get((old.topic_id, old.number), {})
+    seen = event.seen.get((old.topic_uuid, old.number), {})
     candidates = complete_nodes(state, members, seen)
     leader = NO_LEADER
     if candidates:

@@ -198,7 +198,7 @@ class CreateTopic:
     """
 
     name: str
-    topic_id: UUID
+    topic_uuid: UUID
     live: frozenset[int]
     partitions: int = 1
     factor: int = 1
@@ -213,7 +213,7 @@ class CreateTopic:
 class CreatePartitions:
     """An existing topic shall have `total` partitions. `assignment` is that of the new ones."""
 
-    topic_id: UUID
+    topic_uuid: UUID
     total: int
     live: frozenset[int]
     assignment: tuple[tuple[int, ...], ...] | None = None
@@ -223,7 +223,7 @@ class CreatePartitions:
 class DeleteTopic:
     """A topic is deleted."""
 
-    topic_id: UUID
+    topic_uuid: UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,7 @@ class HeldTopic:
     """
 
     name: str
-    topic_id: UUID
+    topic_uuid: UUID
     epochs: tuple[int, ...]
     config: Mapping[str, str] = field(default_factory=dict)
 

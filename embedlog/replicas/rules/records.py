@@ -99,7 +99,7 @@ class DecidedTopic:
     TYPE: ClassVar[int] = 2
 
     name: str
-    topic_id: UUID
+    topic_uuid: UUID
     others: Tags = ()
 
 
@@ -115,7 +115,7 @@ class DecidedPartition:
 
     TYPE: ClassVar[int] = 3
 
-    topic_id: UUID
+    topic_uuid: UUID
     number: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -151,7 +151,7 @@ class RemoveTopic:
 
     TYPE: ClassVar[int] = 9
 
-    topic_id: UUID
+    topic_uuid: UUID
     others: Tags = ()
 
 
@@ -198,9 +198,9 @@ def _subject_of(record: Change) -> bytes:
         case RegisterBroker() | UnregisterBroker():
             return NUMBER.pack(record.node)
         case DecidedTopic() | RemoveTopic():
-            return record.topic_id.bytes
+            return record.topic_uuid.bytes
         case DecidedPartition():
-            return record.topic_id.bytes + NUMBER.pack(record.number)
+            return record.topic_uuid.bytes + NUMBER.pack(record.number)
         case DecidedConfig():
             return (
                 _BYTE.pack(record.kind)
@@ -253,7 +253,7 @@ def _encode_register(record: RegisterBroker) -> Encoded:
 def _encode_partition(record: DecidedPartition) -> Encoded:
     lists = (record.replicas, record.isr, record.removing, record.adding)
     body = (
-        NUMBER.pack(record.number) + record.topic_id.bytes + b"".join(map(_encode_numbers, lists))
+        NUMBER.pack(record.number) + record.topic_uuid.bytes + b"".join(map(_encode_numbers, lists))
     )
     body += struct.pack(
         ">iii", record.leader, record.leader_epoch, record.partition_epoch
@@ -287,10 +287,14 @@ _ENCODERS: Final[dict[int, Callable[..., Encoded]]] = {
         NUMBER.pack(record.node) + LONG.pack(record.broker_epoch),
         [],
     ),
-    DecidedTopic.TYPE: lambda record: (0, _encode_string(record.name) + record.topic_id.bytes, []),
+    DecidedTopic.TYPE: lambda record: (
+        0,
+        _encode_string(record.name) + record.topic_uuid.bytes,
+        [],
+    ),
     DecidedPartition.TYPE: _encode_partition,
     DecidedConfig.TYPE: _encode_config,
-    RemoveTopic.TYPE: lambda record: (0, record.topic_id.bytes, []),
+    RemoveTopic.TYPE: lambda record: (0, record.topic_uuid.bytes, []),
     NoOp.TYPE: lambda record: (0, b"", []),
 }
 
@@ -439,7 +443,7 @@ def _decode_register(reader: Flexible) -> RegisterBroker:
 
 def _decode_partition(reader: Flexible) -> DecidedPartition:
     number = _read_number(reader)
-    topic_id = _read_uuid(reader)
+    topic_uuid = _read_uuid(reader)
     replicas = reader.numbers()
     isr = reader.numbers()
     removing = reader.numbers()
@@ -450,7 +454,7 @@ def _decode_partition(reader: Flexible) -> DecidedPartition:
     directories = _read_uuids(reader)
     fields = _Fields(reader)
     record = DecidedPartition(
-        topic_id=topic_id,
+        topic_uuid=topic_uuid,
         number=number,
         replicas=replicas,
         isr=isr,

@@ -91,10 +91,12 @@ class State:
             if member.replicas and not member.leaving
         }
 
-    def partitions_of(self, topic_id: UUID) -> list[DecidedPartition]:
+    def partitions_of(self, topic_uuid: UUID) -> list[DecidedPartition]:
         """The partitions of a topic by number."""
         partitions = [
-            partition for partition in self.partitions.values() if partition.topic_id == topic_id
+            partition
+            for partition in self.partitions.values()
+            if partition.topic_uuid == topic_uuid
         ]
         return sorted(partitions, key=lambda partition: partition.number)
 
@@ -115,7 +117,7 @@ class State:
 
         `default`: that of a process, for its own appends to a topic without a decided value.
         """
-        topic = self.topics.get(partition.topic_id)
+        topic = self.topics.get(partition.topic_uuid)
         least = default
         if topic is not None and self._has_decision(topic.name, LEAST):
             least = self.config(topic.name).min_insync_replicas
@@ -137,7 +139,7 @@ class State:
         """Whether every record of the topic was synced before its acknowledgement, in each
         process.
         """
-        topic = self.topics.get(partition.topic_id)
+        topic = self.topics.get(partition.topic_uuid)
         if topic is None or (TOPIC, topic.name, _FLUSH) not in self.original:
             return False
         return self.config(topic.name).flush_messages == 1
@@ -184,13 +186,13 @@ class Draft:
                 self._nodes.pop(record.node, None)
                 self._highest = max(self._highest, record.node)
             case DecidedTopic():
-                self._topics[record.topic_id] = record
+                self._topics[record.topic_uuid] = record
             case DecidedPartition():
-                self._partitions[record.topic_id, record.number] = record
+                self._partitions[record.topic_uuid, record.number] = record
             case DecidedConfig():
                 self._set(record)
             case RemoveTopic():
-                self._remove(record.topic_id)
+                self._remove(record.topic_uuid)
             case NoOp() | Tombstone():
                 pass
 
@@ -204,13 +206,13 @@ class Draft:
         if ORIGINAL in record.others:
             self._original.add(key)
 
-    def _remove(self, topic_id: UUID) -> None:
-        self._removed = topic_id
-        topic = self._topics.pop(topic_id, None)
+    def _remove(self, topic_uuid: UUID) -> None:
+        self._removed = topic_uuid
+        topic = self._topics.pop(topic_uuid, None)
         self._partitions = {
             partition_id: partition
             for partition_id, partition in self._partitions.items()
-            if partition.topic_id != topic_id
+            if partition.topic_uuid != topic_uuid
         }
         if topic is not None:
             resource = (TOPIC, topic.name)

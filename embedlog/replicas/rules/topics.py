@@ -61,7 +61,7 @@ from embedlog.replicas.rules.state import State, apply_all, serves
 def create_topic(state: State, event: CreateTopic) -> Ruling:
     """A topic with its settings and partitions."""
     folded = {topic.name.replace(".", "_") for topic in state.topics.values()}
-    if event.topic_id in state.topics or event.name.replace(".", "_") in folded:
+    if event.topic_uuid in state.topics or event.name.replace(".", "_") in folded:
         return Refusal.TOPIC_ALREADY_EXISTS
     if event.removed != state.removed:
         return Refusal.TOPIC_DELETED
@@ -82,7 +82,7 @@ def create_topic(state: State, event: CreateTopic) -> Ruling:
             return _REFUSALS[type(problem)]
     if not assignment:
         return Refusal.INVALID_PARTITIONS
-    topic = DecidedTopic(event.name, event.topic_id)
+    topic = DecidedTopic(event.name, event.topic_uuid)
     configs = [
         DecidedConfig(TOPIC, event.name, name, value, (ORIGINAL,))
         for name, value in sorted(event.config.items())
@@ -97,12 +97,12 @@ def held_records(directory: RegisterBroker, held: Iterable[HeldTopic]) -> Iterat
     """The topics of the first directory of a set."""
     node = directory.node
     for topic in held:
-        yield DecidedTopic(topic.name, topic.topic_id)
+        yield DecidedTopic(topic.name, topic.topic_uuid)
         for name, value in sorted(topic.config.items()):
             yield DecidedConfig(TOPIC, topic.name, name, value)
         for number, epoch in enumerate(topic.epochs):
             yield DecidedPartition(
-                topic_id=topic.topic_id,
+                topic_uuid=topic.topic_uuid,
                 number=number,
                 replicas=(node,),
                 isr=(node,),
@@ -116,8 +116,8 @@ def held_records(directory: RegisterBroker, held: Iterable[HeldTopic]) -> Iterat
 
 def create_partitions(state: State, event: CreatePartitions) -> Ruling:
     """More partitions of a topic."""
-    topic = state.topics.get(event.topic_id)
-    existing_partitions = state.partitions_of(event.topic_id)
+    topic = state.topics.get(event.topic_uuid)
+    existing_partitions = state.partitions_of(event.topic_uuid)
     if topic is None or not existing_partitions:
         return Refusal.UNKNOWN_TOPIC_OR_PARTITION
     if event.total <= len(existing_partitions):
@@ -142,15 +142,15 @@ def create_partitions(state: State, event: CreatePartitions) -> Ruling:
 
 def delete_topic(state: State, event: DeleteTopic) -> Ruling:
     """Remove a topic, its partitions and its settings in one decision."""
-    topic = state.topics.get(event.topic_id)
+    topic = state.topics.get(event.topic_uuid)
     if topic is None:
         return Refusal.UNKNOWN_TOPIC_OR_PARTITION
-    removed: list[Record] = [topic, *state.partitions_of(event.topic_id)]
+    removed: list[Record] = [topic, *state.partitions_of(event.topic_uuid)]
     names = sorted(
         name for kind, resource, name in state.settings if (kind, resource) == (TOPIC, topic.name)
     )
     removed += [DecidedConfig(TOPIC, topic.name, name, None) for name in names]
-    return (RemoveTopic(event.topic_id), *(Tombstone(key_of(record)) for record in removed))
+    return (RemoveTopic(event.topic_uuid), *(Tombstone(key_of(record)) for record in removed))
 
 
 def set_config(state: State, event: SetConfig) -> Ruling:
@@ -170,7 +170,7 @@ def set_config(state: State, event: SetConfig) -> Ruling:
     after = apply_all(state, records)
     ended = _with_needless_elr(after)
     for partition in ended:
-        seen = event.seen.get((partition.topic_id, partition.number), {})
+        seen = event.seen.get((partition.topic_uuid, partition.number), {})
         if not serves(state, partition, seen):
             return Refusal.LEADER_NOT_AVAILABLE
     records += [
@@ -223,7 +223,7 @@ def _new_partitions(
         leader = isr[0]
         partitions.append(
             DecidedPartition(
-                topic_id=topic.topic_id,
+                topic_uuid=topic.topic_uuid,
                 number=number,
                 replicas=replicas,
                 isr=isr,

@@ -304,6 +304,6 @@ def repair_damaged(
             raise
         except EmbedlogError as failure:
             text = f"{replicas.name}: the damaged replica of node {node} is not repaired"
-            log_messages.report(logger, logging.WARNING, (replicas.topic_id, text), text, failure)
+            log_messages.report(logger, logging.WARNING, (replicas.topic_uuid, text), text, failure)
         else:
             replicas.members.note_repair(node)

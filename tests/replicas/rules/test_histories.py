@@ -86,7 +86,7 @@ def some(rng: random.Random, least: int = 0) -> tuple[int, ...]:
 
 
 def event_of_partition(rng: random.Random, old: DecidedPartition) -> Event:
-    partition_id = (old.topic_id, old.number)
+    partition_id = (old.topic_uuid, old.number)
     change = old.partition_epoch - (rng.random() < 0.1)
     isr = tuple(
         {*some(rng), *((old.leader,) if rng.random() < 0.9 else ())}
@@ -116,7 +116,7 @@ def event_of_partition(rng: random.Random, old: DecidedPartition) -> Event:
 def event_of_set(rng: random.Random, state: State) -> Event:
     node = rng.choice(NODES)
     live = frozenset(some(rng, 2))
-    topic_id = UUID(int=rng.randrange(1, 4))
+    topic_uuid = UUID(int=rng.randrange(1, 4))
     least = {"min.insync.replicas": rng.choice(["1", "2", "3", None])}
     given_identity = identity(node, registration_id=registration_id(node, rng.choice([0, 0, 1, 2])))
     seen = {partition_id: observed(rng) for partition_id in state.partitions}
@@ -125,7 +125,7 @@ def event_of_set(rng: random.Random, state: State) -> Event:
     kinds: list[Event] = [
         CreateTopic(
             name,
-            topic_id,
+            topic_uuid,
             live,
             rng.randrange(4),
             rng.randrange(4),
@@ -135,13 +135,13 @@ def event_of_set(rng: random.Random, state: State) -> Event:
         ),
         CreateTopic(
             name,
-            topic_id,
+            topic_uuid,
             live,
             assignment=(some(rng), some(rng))[: rng.choice([1, 1, 2])],
             removed=rng.choice([None, state.removed]),
         ),
-        CreatePartitions(topic_id, total, live),
-        DeleteTopic(topic_id),
+        CreatePartitions(topic_uuid, total, live),
+        DeleteTopic(topic_uuid),
         SetConfig(name, least, seen=seen),
         SetConfig("", least, NODE, seen),
         Register(
@@ -188,12 +188,12 @@ def check_decision(before: State, event: Event, found: tuple[Record, ...]) -> St
     for record in found:
         one_by_one = apply(one_by_one, decode(*encode(record)))
     assert one_by_one == state
-    counts = Counter((record.topic_id, record.number) for record in changes_of(found))
+    counts = Counter((record.topic_uuid, record.number) for record in changes_of(found))
     assert max(counts.values(), default=1) == 1, "a decision has one record of a partition"
     raised = event.epoch if isinstance(event, RaiseEpoch) else -1
     for record in changes_of(found):
         check_partition(
-            state, before.partitions.get((record.topic_id, record.number)), record, raised
+            state, before.partitions.get((record.topic_uuid, record.number)), record, raised
         )
     assert state.voters or not before.nodes
     assert state.highest_node >= before.highest_node

@@ -43,7 +43,7 @@ TYPES: dict[int, type[Change]] = {
         NoOp,
     )
 }
-IDS = {"registration_id", "directory", "topic_id", "leader_registration_id"}
+IDS = {"registration_id", "directory", "topic_uuid", "leader_registration_id"}
 ID = UUID(int=7)
 PARTITION = DecidedPartition(
     ID,

@@ -95,9 +95,9 @@ def test_a_topic_is_one_decision() -> None:
 def test_a_name_or_id_is_used_once(name: str) -> None:
     state = after(a_set(), replace(NEW, name="t.x"))
     other = UUID(int=2)
-    assert refused(state, replace(NEW, name=name, topic_id=other)) is Refusal.TOPIC_ALREADY_EXISTS
+    assert refused(state, replace(NEW, name=name, topic_uuid=other)) is Refusal.TOPIC_ALREADY_EXISTS
     assert refused(state, replace(NEW, name="other")) is Refusal.TOPIC_ALREADY_EXISTS
-    assert decided(state, replace(NEW, name="other", topic_id=other))
+    assert decided(state, replace(NEW, name="other", topic_uuid=other))
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_impossible_growth_is_refused() -> None:
 
 
 def test_a_deletion_leaves_nothing_and_frees_every_key() -> None:
-    state = after(a_set(), replace(NEW, name="other", topic_id=UUID(int=2), config={LEAST: "2"}))
+    state = after(a_set(), replace(NEW, name="other", topic_uuid=UUID(int=2), config={LEAST: "2"}))
     full = after(state, replace(NEW, partitions=3, config={LEAST: "2", "flush.messages": "1"}))
     records = decided(full, DeleteTopic(TOPIC_ID))
     assert after(full, DeleteTopic(TOPIC_ID)) == state
@@ -217,7 +217,7 @@ def test_a_topic_of_the_same_name_begins_with_no_settings() -> None:
         a_set(),
         replace(NEW, config={LEAST: "2"}),
         DeleteTopic(TOPIC_ID),
-        replace(NEW, topic_id=UUID(int=2), removed=TOPIC_ID),
+        replace(NEW, topic_uuid=UUID(int=2), removed=TOPIC_ID),
     )
     assert state.config("t").min_insync_replicas == 1
 
@@ -225,7 +225,7 @@ def test_a_topic_of_the_same_name_begins_with_no_settings() -> None:
 def test_a_topic_is_not_created_if_another_one_was_deleted_meanwhile() -> None:
     """It can have had the name, and left committed offsets."""
     state = after(a_set(), NEW, DeleteTopic(TOPIC_ID))
-    again = replace(NEW, topic_id=UUID(int=2))
+    again = replace(NEW, topic_uuid=UUID(int=2))
     assert refused(state, again) is Refusal.TOPIC_DELETED
     created = after(state, replace(again, removed=TOPIC_ID))
     assert refused(created, replace(NEW, name="other")) is Refusal.TOPIC_DELETED
