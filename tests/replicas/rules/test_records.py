@@ -43,7 +43,13 @@ TYPES: dict[int, type[Change]] = {
         NoOp,
     )
 }
-IDS = {"registration_id", "directory", "topic_uuid", "leader_registration_id"}
+# the fields of ids, by their names in the JSON of Kafka's side
+IDS = {
+    "incarnation": "registration_id",
+    "leader_incarnation": "leader_registration_id",
+    "directory": "directory",
+    "topic_id": "topic_uuid",
+}
 ID = UUID(int=7)
 PARTITION = DecidedPartition(
     ID,
@@ -77,8 +83,8 @@ def record_of(kind: int, fields: dict[str, Any]) -> Change:
     """A record from the JSON of Kafka's side."""
     made: dict[str, Any] = {}
     for name, value in fields.items():
-        if name in IDS and value is not None:
-            made[name] = UUID(value)
+        if name in IDS:
+            made[IDS[name]] = None if value is None else UUID(value)
         elif name == "directories":
             made[name] = tuple(map(UUID, value))
         elif name == "others":
