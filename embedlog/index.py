@@ -128,7 +128,7 @@ def offset_floor(fd: int, entries: int, base: int, offset: int) -> IndexEntry:
 
 
 def adjacent(fd: int, log_fd: int, base: int, index_entry: IndexEntry) -> IndexEntry | None:
-    """The entry after that of `index_entry`, if its batch directly follows by the size in the header;
+    """The entry after `index_entry`, if its batch directly follows by the size in the header;
     None otherwise.
     """
     following = entry(fd, index_entry.number + 1)

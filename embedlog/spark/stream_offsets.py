@@ -68,9 +68,8 @@ class _Begun(NamedTuple):
     """Where the next batch begins."""
 
     positions: PartitionOffsets  # each existing partition
-    first: (
-        PartitionOffsets  # those of them that are not in the offset that Spark keeps as the start
-    )
+    # those of them that are not in the offset that Spark keeps as the start
+    first: PartitionOffsets
     has_lost: bool  # whether a position of the start does not exist any more
 
 

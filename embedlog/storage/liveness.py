@@ -212,11 +212,8 @@ class Liveness:
             if fd < 0:
                 return True
             own = files.facts(fd, self.path)
-            current_facts = files.facts_of(self.path)
-        return current_facts is None or (own.device, own.inode) == (
-            current_facts.device,
-            current_facts.inode,
-        )
+            facts = files.facts_of(self.path)
+        return facts is None or (own.device, own.inode) == (facts.device, facts.inode)
 
     def open_probe(self) -> None:
         """Open the descriptor that probes slots now, while the path leads to the file of its own

@@ -140,11 +140,8 @@ class LockFile:
         with it.
         """
         own = files.facts(self.fd, self.path)
-        current_facts = files.facts_of(self.path)
-        return current_facts is not None and (current_facts.device, current_facts.inode) == (
-            own.device,
-            own.inode,
-        )
+        facts = files.facts_of(self.path)
+        return facts is not None and (facts.device, facts.inode) == (own.device, own.inode)
 
     @scope
     def hold(self, deadline_ns: int) -> Iterator[None]:

@@ -57,9 +57,8 @@ class ReplicaEpochs:
         Raises the errors of a load, and StorageError.
         """
         published = self._state.published()
-        with contextlib.suppress(
-            *log_epochs.EPOCH_FILE_ERRORS
-        ):  # the holder of the lock makes it again
+        # the holder of the lock makes the file again
+        with contextlib.suppress(*log_epochs.EPOCH_FILE_ERRORS):
             self._agrees(self._state.epoch_file.read(), published)
 
     def end_of(self, epoch: int) -> tuple[int, int]:

@@ -307,9 +307,7 @@ def _cut_producers(locked: LockedPartition, base: int, end: int) -> bytes:
     return entries
 
 
-def _cut_epochs(
-    locked: LockedPartition, kind: int, after: Published, current_replica: Replica
-) -> int:
+def _cut_epochs(locked: LockedPartition, kind: int, after: Published, replica: Replica) -> int:
     """Remove the epochs of cut records; the epoch of the page after the cut."""
     if kind == system.CUT_ALL:
         locked.write_epochs(EpochCache())
@@ -318,11 +316,7 @@ def _cut_epochs(
     before = list(epochs.entries)
     epochs.truncate_from_end(after.log_end)
     epoch = after.epoch
-    if (
-        kind == system.CUT_LOST
-        and current_replica.role == ROLE_NONE
-        and not locked.state.context.in_set
-    ):
+    if kind == system.CUT_LOST and replica.role == ROLE_NONE and not locked.state.context.in_set:
         latest = before[-1][0] if before else -1
         epoch = max(latest, after.epoch) + 1
         epochs.assign(epoch, after.log_end)
