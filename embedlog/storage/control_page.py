@@ -256,8 +256,8 @@ class DurableRecord:
 
     def _write(self, fd: int, sequence: int, offset: int, segment_base: int) -> None:
         """Write the slot that the parity of the sequence selects."""
-        slot = _SLOT.pack(_DURABLE_MAGIC, sequence, self._topic_id_bytes, offset, segment_base, 0)
-        body = slot[:-4]
+        fields = (_DURABLE_MAGIC, sequence, self._topic_id_bytes, offset, segment_base, 0)
+        body = _SLOT.pack(*fields)[:-4]
         slot = body + struct.pack(">I", codec.crc32c(body))
         files.write_all(fd, slot, _SLOT.size * (sequence & 1), self.path)
 
