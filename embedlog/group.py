@@ -92,7 +92,7 @@ class Limits:
 class Member:
     """One member. `protocols`: its assignors in order of preference, each with its subscription.
 
-    `joined`: whether it takes part in the present phase; a static member may stay in a generation
+    `joined`: whether it takes part in the current phase; a static member may stay in a generation
     without having joined it.
     """
 
@@ -186,7 +186,9 @@ def join(
         return _join_again(group, previous, member, now_ms)
     if holder is not None:
         return _replace_static(group, group.members[holder], member, now_ms)
-    others = [present for present in group.members.values() if not _is_replaced_by(present, member)]
+    others = [
+        existing for existing in group.members.values() if not _is_replaced_by(existing, member)
+    ]
     if len(others) >= limits.max_size:
         return Refusal.GROUP_MAX_SIZE_REACHED
     return _join_anew(group, member, protocol_type, limits, now_ms)
@@ -199,9 +201,9 @@ def _supports_protocols(group: Group, member: Member, protocol_type: str, except
     names = {name for name, _ in member.protocols}
     if not names or not protocol_type or (group.members and group.protocol_type != protocol_type):
         return False
-    for present in group.members.values():
-        if present.member_id != except_id:
-            names.intersection_update(name for name, _ in present.protocols)
+    for existing in group.members.values():
+        if existing.member_id != except_id:
+            names.intersection_update(name for name, _ in existing.protocols)
     return bool(names)
 
 
@@ -210,9 +212,9 @@ def _join_anew(
 ) -> Group:
     member = replace(member, joined=True, assignment=b"")
     members = {
-        present.member_id: present
-        for present in group.members.values()
-        if not _is_replaced_by(present, member)
+        existing.member_id: existing
+        for existing in group.members.values()
+        if not _is_replaced_by(existing, member)
     }
     leader = group.leader if group.leader in members else next(iter(members), member.member_id)
     members[member.member_id] = member
@@ -226,12 +228,12 @@ def _join_anew(
     return _prepare(joined_group, now_ms, {member.member_id}, delayed)
 
 
-def _is_replaced_by(present: Member, member: Member) -> bool:
-    """Whether `present` is a dynamic member of the same process slot, and so of an earlier join."""
+def _is_replaced_by(existing: Member, member: Member) -> bool:
+    """Whether `existing` is a dynamic member of the same process slot: of an earlier join."""
     return (
-        present.process_slot is not None
-        and present.process_slot == member.process_slot
-        and present.instance_id is None
+        existing.process_slot is not None
+        and existing.process_slot == member.process_slot
+        and existing.instance_id is None
     )
 
 
@@ -257,8 +259,8 @@ def _replace_static(group: Group, previous: Member, member: Member, now_ms: int)
         member, joined=True, assignment=previous.assignment, others=member.others or previous.others
     )
     members = {}
-    for present in group.members.values():  # the new member has the place of the previous one
-        successor = member if present is previous else present
+    for existing in group.members.values():  # the new member has the place of the previous one
+        successor = member if existing is previous else existing
         members[successor.member_id] = successor
     leader = member.member_id if group.leader == previous.member_id else group.leader
     replaced = replace(group, members=members, leader=leader)

@@ -37,7 +37,7 @@ SIZE_END = 12
 INDEX_BYTES_MAX: Final = file_names.INT_MAX  # the largest segment.index.bytes
 
 
-class Place(NamedTuple):
+class IndexEntry(NamedTuple):
     """The start of a lookup: entry number (-1: the segment's start), the last offset of the batch
     there, its first byte.
     """
@@ -113,30 +113,30 @@ def _check_size(path: Path, size: int) -> int:
     return size
 
 
-def offset_floor(fd: int, entries: int, base: int, offset: int) -> Place:
+def offset_floor(fd: int, entries: int, base: int, offset: int) -> IndexEntry:
     """The last entry at or below `offset`, or the segment's start, also if the index is shorter
     than it should be.
     """
     target = min(offset - base, RELATIVE_MAX)
     if entries == 0 or target < 0:
-        return Place(-1, base - 1, 0)
+        return IndexEntry(-1, base - 1, 0)
     floor = codec.index_floor_file(fd, entries, target)
     if floor is None:
-        return Place(-1, base - 1, 0)
+        return IndexEntry(-1, base - 1, 0)
     relative, position = OFFSET_ENTRY.unpack(floor[1])
-    return Place(floor[0], base + relative, position)
+    return IndexEntry(floor[0], base + relative, position)
 
 
-def adjacent(fd: int, log_fd: int, base: int, place: Place) -> Place | None:
-    """The entry after that of `place`, if its batch directly follows by the size in the header;
+def adjacent(fd: int, log_fd: int, base: int, index_entry: IndexEntry) -> IndexEntry | None:
+    """The entry after `index_entry`, if its batch directly follows by the size in the header;
     None otherwise.
     """
-    following = entry(fd, place.number + 1)
-    head = files.pread(log_fd, SIZE_END, place.position, file_names.LOG)
-    end = place.position + SIZE_END + int.from_bytes(head[SIZE_START:], "big", signed=True)
+    following = entry(fd, index_entry.number + 1)
+    head = files.pread(log_fd, SIZE_END, index_entry.position, file_names.LOG)
+    end = index_entry.position + SIZE_END + int.from_bytes(head[SIZE_START:], "big", signed=True)
     if following is None or following[1] != end:
         return None
-    return Place(place.number + 1, base + following[0], end)
+    return IndexEntry(index_entry.number + 1, base + following[0], end)
 
 
 def cut(fd: int, entries: int, base: int, position: int, after: int) -> Cut | None:
@@ -238,16 +238,17 @@ def last(path: Path, layout_: struct.Struct) -> Last:
     return Last(facts.size // layout_.size, ends[-1], ends[-2] if len(ends) > 1 else None)
 
 
-def names_its_batch(fd: int, place: Place, base: int, size: int) -> bool:
+def names_its_batch(fd: int, index_entry: IndexEntry, base: int, size: int) -> bool:
     """Whether the batch at the position of an offset entry is the one that the entry names, by its
     header.
     """
     row = np.zeros(1, batch_dtype())
     with contextlib.suppress(CorruptRecordError):
-        count, _ = system.walk_headers(fd, place.position, size, row, base)
+        count, _ = system.walk_headers(fd, index_entry.position, size, row, base)
         return (
             count == 1
-            and int(row["base_offset"][0]) + int(row["last_offset_delta"][0]) == place.last_offset
+            and int(row["base_offset"][0]) + int(row["last_offset_delta"][0])
+            == index_entry.last_offset
         )
     return False
 

@@ -342,7 +342,7 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
         client_rack: str | None = None,
         progress: Callable[[int, int], object] | None = None,
     ) -> Scan:
-        """The present records of `topic` between the bounds, to be read any number of times: as
+        """The current records of `topic` between the bounds, to be read any number of times: as
         records, or as columns.
 
         Starts are inclusive, ends exclusive. An offset is one for all partitions, or a mapping of
@@ -435,7 +435,7 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
         """
         self._engine.check_open()
         if self._engine.replicated:
-            return cast("ReplicatedEngine", self._engine).set.decisions.hint().cluster_id
+            return cast("ReplicatedEngine", self._engine).set.decisions.newest_state().cluster_id
         meta = identity.read_meta(self._engine.path)
         identity_text = None if meta is None else meta.directory_id or meta.cluster_id
         if not identity_text:

@@ -31,7 +31,7 @@ MIRRORED = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq", "Eq": "Eq"}
 
 
 def scan(log: embedlog.Log, topic: str, **bounds: Any) -> polars.LazyFrame:
-    """A LazyFrame of the present records of the topic; `bounds` are the other arguments of
+    """A LazyFrame of the current records of the topic; `bounds` are the other arguments of
     `log.scan`.
 
     The log must stay open until the frame is collected. Raises MissingExtraError without polars,

@@ -240,22 +240,22 @@ class ReplicatedEngine(Engine):
                 f"the leaders of {name} are not known: {problem}"
             ) from problem
         for number, epoch in epochs.items():
-            partition = decided.get(self.set.partition(name, number).place)
+            partition = decided.get(self.set.partition(name, number).partition_id)
             if partition is None or partition.leader_epoch != epoch:
                 return False
         return True
 
-    def places(self) -> list[Path]:
-        nodes = self.set.decisions.hint().nodes.values()
+    def directory_paths(self) -> list[Path]:
+        nodes = self.set.decisions.newest_state().nodes.values()
         return [
             *(directory.path for directory in self.directories),
             *(Path(node.path) for node in nodes),
         ]
 
-    def existing(self, places: Iterable[tuple[str, int]]) -> list[Partition]:
+    def existing(self, topic_partitions: Iterable[tuple[str, int]]) -> list[Partition]:
         self.refresh_topics()
         partitions = []
-        for name, number in places:
+        for name, number in topic_partitions:
             try:
                 partition = self.set.partition(name, number)
             except UnknownTopicOrPartitionError:
@@ -280,9 +280,9 @@ class ReplicatedEngine(Engine):
         self.check_writable()
         names = self.topic_names() if topic is None else [self.topic(topic).name]
         for name in names:
-            present = self.topic(name)
-            for number in range(present.partitions):
-                self.partition_of(present, number).sync()
+            current_topic = self.topic(name)
+            for number in range(current_topic.partitions):
+                self.partition_of(current_topic, number).sync()
 
     def make_internal_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         if self.set.topics.get(name) is None:

@@ -395,7 +395,7 @@ class TopicRegistry:
             self.content = content
 
     def _encode(self, content: _Content, changed: Iterable[str]) -> bytes:
-        """The file with this content, which differs from the present one by the changed topics."""
+        """The file with this content, which differs from the current one by the changed topics."""
         before = self._encoded
         self._encoded = None
         if before is None:

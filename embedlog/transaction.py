@@ -59,7 +59,7 @@ class Refusal(Enum):
 
 
 class Moment(NamedTuple):
-    """The present time, on both clocks."""
+    """The current time, on both clocks."""
 
     wall_ms: int
     monotonic_ns: int

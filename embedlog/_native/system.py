@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # ---- control pages -------------------------------------------------------------------------------
 
-VALID, FOREIGN, LOST, NEWER, DAMAGED, OLDER = range(6)
+VALID, OTHER, LOST, NEWER, DAMAGED, OLDER = range(6)
 FLAG_DELETED: Final[int] = lib.EL_FLAG_DELETED
 FLAG_REPLACED: Final[int] = lib.EL_FLAG_REPLACED
 FLAG_KEPT: Final[int] = lib.EL_FLAG_KEPT
@@ -99,13 +99,15 @@ def tuple_of(published: Published) -> Any:
     return ffi.new("el_tuple *", tuple(published))
 
 
-def identity(incarnation: bytes, topic_id: bytes, partition: int, device: int, inode: int) -> Any:
+def identity(
+    incarnation: bytes, topic_id_bytes: bytes, partition: int, device: int, inode: int
+) -> Any:
     """The expected identity of a partition's control page in this incarnation of the directory."""
     return ffi.new(
         "el_identity *",
         {
             "incarnation": list(incarnation),
-            "topic_id": list(topic_id),
+            "topic_id": list(topic_id_bytes),
             "partition": partition,
             "device": device,
             "inode": inode,
@@ -176,7 +178,7 @@ class Page:
                 lib.el_page_release(self.raw)
 
     def check(self, expected: Any) -> int:
-        """VALID, FOREIGN, LOST, NEWER, DAMAGED or OLDER."""
+        """VALID, OTHER, LOST, NEWER, DAMAGED or OLDER."""
         return int(lib.el_page_check(self.raw, expected))
 
     def is_alive(self) -> bool:
@@ -222,7 +224,7 @@ class Page:
         return int(lib.el_topics(self.raw))
 
     @property
-    def place(self) -> tuple[object, int]:
+    def address(self) -> tuple[object, int]:
         """What keeps the page in memory, also after `close`, and its address, for the other
         extension.
         """
@@ -509,7 +511,7 @@ class TopicsWords:
     __slots__ = ("_count", "_expected", "_raw", "pages", "words")
 
     def __init__(self, pages: Sequence[Page], words: Sequence[int] | None = None) -> None:
-        """`words`: those of an earlier moment, in the order of the pages; the present ones if not
+        """`words`: those of an earlier moment, in the order of the pages; the current ones if not
         given.
         """
         self.pages = pages

@@ -83,7 +83,7 @@ def backup(
     StorageError.
     """
     target = _Target(location.check_path(destination), engine.config.file_mode)
-    for directory in engine.places():
+    for directory in engine.directory_paths():
         _check_destination(directory, target.root)
     for name in engine.topic_names():
         _pin_all(engine, name)  # open and repair partitions before others must wait
@@ -200,7 +200,7 @@ class _Target:
             files.write_all(fd, data, 0, path)
             files.sync(fd, path)
 
-    def note(self, path: Path) -> Path:
+    def register_file(self, path: Path) -> Path:
         """Register a file that the caller is about to write."""
         self._created.append(path)
         return path
@@ -214,7 +214,7 @@ class _Target:
         """Complete the copy: remove the mark of the backup, then write the clean mark."""
         files.sync_directory(self.root)
         files.unlink(self.root / file_names.UNFINISHED)
-        self.note(self.root / file_names.CLEAN_MARK)
+        self.register_file(self.root / file_names.CLEAN_MARK)
         identity.write_clean_mark(self.root, mode=self.mode, incarnation=os.urandom(16))
 
     def take_back(self) -> None:
@@ -271,7 +271,7 @@ class _Copier:
         if not _exists(self._engine, pinned):
             return None
         try:
-            topic = self._engine.topic(name)  # with its present settings
+            topic = self._engine.topic(name)  # with its current settings
             for pin in pins:
                 partition_name = file_names.partition_name(name, pin.partition.number)
                 directory = self._target.make_directory(partition_name)
@@ -298,7 +298,7 @@ class _Copier:
             return self._copy_replica(_pin_replica(partition, pin.end), directory)
 
         copy = self._engine.at_files(topic, pin.partition.number, copy_replica)
-        self._target.note(directory / file_names.PARTITION_METADATA)
+        self._target.register_file(directory / file_names.PARTITION_METADATA)
         identity.write_topic_id(directory, topic.topic_id, self._target.mode)
         self._copies[pin.partition.topic, pin.partition.number] = copy
 
@@ -379,13 +379,15 @@ class _Copier:
         if epochs.entries and copy.end > 0:
             # what is appended to the copy is not what the original got
             epochs.assign(epochs.latest_epoch + 1, copy.end)
-        checkpoints.write_epochs(target.note(directory / file_names.EPOCHS), epochs, target.mode)
-        manifest = Manifest(directory, partition.topic_id, target.mode)
-        target.note(manifest.path)
+        checkpoints.write_epochs(
+            target.register_file(directory / file_names.EPOCHS), epochs, target.mode
+        )
+        manifest = Manifest(directory, partition.topic_id_bytes, target.mode)
+        target.register_file(manifest.path)
         last = copy.segments[-1]
         manifest.rewrite(copy.segments, Start(copy.start, -1 if last.gapless else last.base))
 
-    def note_copied(self, size: int) -> None:
+    def count_copied(self, size: int) -> None:
         self._copied_bytes += size
         self.total = max(self.total, self._copied_bytes)
         self._progress(self._copied_bytes, self.total)
@@ -394,7 +396,7 @@ class _Copier:
         self._target.put(path, data)
 
     def create(self, path: Path) -> contextlib.AbstractContextManager[int]:
-        return files.opened(self._target.note(path), files.EXCLUSIVE, self._target.mode)
+        return files.opened(self._target.register_file(path), files.EXCLUSIVE, self._target.mode)
 
     # ---- the directory's own files -----------------------------------------------------------------
 
@@ -415,16 +417,18 @@ class _Copier:
             (file_names.LOG_STARTS, starts),
             (file_names.HIGH_WATERMARKS, ends),
         ):
-            checkpoints.write_offsets(target.note(target.root / name), offsets, target.mode)
+            checkpoints.write_offsets(
+                target.register_file(target.root / name), offsets, target.mode
+            )
         if dirty:
             checkpoints.write_offsets(
-                target.note(target.root / file_names.CLEANER), dirty, target.mode
+                target.register_file(target.root / file_names.CLEANER), dirty, target.mode
             )
         registry = TopicRegistry(target.root, target.mode)
-        target.note(registry.path)
+        target.register_file(registry.path)
         registry.change(topics, ())
         meta = identity.read_meta(self._engine.home.path)
-        target.note(target.root / file_names.META_PROPERTIES)
+        target.register_file(target.root / file_names.META_PROPERTIES)
         if meta is not None:
             identity.write_meta(
                 target.root, meta._replace(directory_id=identity.new_id()), target.mode
@@ -529,7 +533,7 @@ class _SegmentCopier:
                 files.write_all(out, data, first, target)
                 builder.add(batches, before)
                 self._pin.replay(self._state, data, batches)
-            self._copier.note_copied(size)
+            self._copier.count_copied(size)
         return walk
 
     def _check_segment(self, walk: segment.Walk, chain: Chain) -> None:

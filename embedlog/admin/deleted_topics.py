@@ -64,8 +64,8 @@ class DeletedTopics:
                     away=problem.away,
                     retriable=problem.retriable,
                 ) from problem
-        for name, topic_id in self._engine.set.deleted_topics(names):
-            self._engine.set.retire(name, topic_id)
+        for name, topic_uuid in self._engine.set.deleted_topics(names):
+            self._engine.set.retire(name, topic_uuid)
 
     def tend(self) -> None:
         """Complete each deletion, if a decision was made or a directory returned since the last
@@ -76,14 +76,14 @@ class DeletedTopics:
         if versions == self._finished_versions:
             return
         with suppress(NotEnoughDirectoriesError):
-            for name, topic_id in self._engine.set.deleted_topics():
-                self.delete(name, topic_id)
+            for name, topic_uuid in self._engine.set.deleted_topics():
+                self.delete(name, topic_uuid)
             self._finished_versions = versions
 
-    def delete(self, name: str, topic_id: UUID) -> None:
+    def delete(self, name: str, topic_uuid: UUID) -> None:
         """Delete the offsets of a deleted topic, then what the directories have of it."""
         self._forget((name,))
-        self._engine.set.retire(name, topic_id)
+        self._engine.set.retire(name, topic_uuid)
 
     def _forget(self, names: Collection[str]) -> None:
         """Delete the committed offsets of topics that no decision has."""

@@ -153,7 +153,7 @@ def _find_end(facts: PartitionFacts, checked: PartitionResult, ends: checkpoints
     complete log is wrong itself.
     """
     end = 0 if checked.end is None else checked.end
-    manifest = None if facts.foreign else checked.manifest
+    manifest = None if facts.broker_wrote else checked.manifest
     if manifest is not None and manifest.closed is not None:
         return max(end, manifest.closed.next_offset)
     if manifest is not None:
@@ -226,7 +226,7 @@ def _load(path: Path, changed_partitions: list[PartitionPlace]) -> list[str]:
     try:
         for partition in changed_partitions:
             try:
-                engine.home.partition(partition.topic, partition.number).wait_settled()
+                engine.home.partition(partition.topic, partition.number).await_replacement()
             except EmbedlogError as problem:
                 logger.warning(
                     "%s-%d cannot be opened after its repair: %s",

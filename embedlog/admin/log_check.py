@@ -131,7 +131,7 @@ def _finding_of_difference(difference: ReplicaDifference) -> Finding:
 
 
 def _find_end(directory: LogDirectory, topic: str, number: int) -> int:
-    """The present log end of a partition, 0 if it has none any more."""
+    """The current log end of a partition, 0 if it has none any more."""
     try:
         return directory.partition(topic, number).bounds().log_end
     except EmbedlogError:
@@ -172,10 +172,10 @@ def _is_missing(directory: LogDirectory, topic: Topic, number: int) -> bool:
     written = TopicRegistry(directory.path)
     written.load()
     registry = written if files.exists(written.path) else directory.registry
-    present = registry.get(topic.name)
-    if present is None or present.topic_id != topic.topic_id:
+    current_topic = registry.get(topic.name)
+    if current_topic is None or current_topic.topic_id != topic.topic_id:
         return False
-    if not present.is_finished or number not in present.usable_numbers:
+    if not current_topic.is_finished or number not in current_topic.usable_numbers:
         return False
     return not files.is_directory(directory.path / file_names.partition_name(topic.name, number))
 
@@ -197,19 +197,19 @@ def _check_one(
             result = Total()
             check_partition(facts, count, result)
             after = facts if result.report().good else _read_facts(directory, partition, described)
-            is_settled = after.segments == facts.segments
-            if is_settled or (tries >= TRIES and time.monotonic() - begin_s >= PATIENCE_S):
+            is_unchanged = after.segments == facts.segments
+            if is_unchanged or (tries >= TRIES and time.monotonic() - begin_s >= PATIENCE_S):
                 break
             facts = after
-        if not is_settled:
+        if not is_unchanged:
             result = Total()
             message = f"its segments were replaced during each of {tries} checks"
-            result.findings.append(_unsettled(described, message))
+            result.findings.append(_make_unsettled_finding(described, message))
         if not result.report().damaged:
             result.findings += _find_unreadable(partition, facts)
     except LockTimeoutError as problem:
         result = Total()
-        result.findings.append(_unsettled(described, problem.message))
+        result.findings.append(_make_unsettled_finding(described, problem.message))
     except (
         CorruptRecordError,
         ForeignDirectoryError,
@@ -222,7 +222,9 @@ def _check_one(
         closed = ClosedDirectory(directory.path)
         facts = closed.facts_of(described)
         check_partition(
-            replace(facts, clean=context.clean, foreign=facts.foreign or context.foreign),
+            replace(
+                facts, clean=context.clean, broker_wrote=facts.broker_wrote or context.broker_wrote
+            ),
             count,
             result,
         )
@@ -236,7 +238,7 @@ def _check_one(
     total.merge(result)
 
 
-def _unsettled(described: PartitionPlace, message: str) -> Finding:
+def _make_unsettled_finding(described: PartitionPlace, message: str) -> Finding:
     return Finding(
         "unsettled",
         str(described.path),
@@ -268,8 +270,8 @@ def _read_facts(
     directory: LogDirectory, partition: Partition, described: PartitionPlace
 ) -> PartitionFacts:
     """A partition as it is published now."""
-    state, present = partition.present_segments()
-    segments = tuple(present)
+    state, infos = partition.current_segments()
+    segments = tuple(infos)
     cleaned = directory.context.cleaned
     compacted = described.compacted or bool(
         cleaned and cleaned.of(described.topic, described.number)
@@ -288,7 +290,7 @@ def _read_facts(
         )
         if not directory.context.clean:
             segments = (*segments[:-1], _limit_to_files(described.path, segments[-1]))
-    foreign = directory.context.foreign or is_outdated(described, directory.context.visit)
+    broker_wrote = directory.context.broker_wrote or is_outdated(described, directory.context.visit)
     return PartitionFacts(
         described.path,
         described.topic,
@@ -296,7 +298,7 @@ def _read_facts(
         described.topic_id,
         described.gaps_allowed,
         clean=partition.loaded is None or directory.context.clean,
-        foreign=foreign,
+        broker_wrote=broker_wrote,
         log_start=state.log_start,
         compacted=compacted,
         identified=described.identified,

@@ -183,7 +183,7 @@ def _segment_sizes(directory: LogDirectory, topic: str, number: int) -> list[int
     try:
         partition = directory.partitions.get((topic, number))
         if partition is not None and partition.mapped_page is not None:
-            return [info.size for info in partition.present_segments()[1]]
+            return [info.size for info in partition.current_segments()[1]]
         return _read_sizes(directory.path / file_names.partition_name(topic, number))
     except EmbedlogError as problem:
         if not files.is_directory(directory.path / file_names.partition_name(topic, number)):

@@ -7,14 +7,14 @@ from random import randrange
 
 from embedlog.descriptions.directories import ReplicasDescription
 from embedlog.errors import InvalidReplicaAssignmentError, UnknownTopicOrPartitionError
-from embedlog.replicas.rules.placement import Shape, place
+from embedlog.replicas.rules.placement import Shape, place_replicas
 from embedlog.types import TopicPartition
 
 
 def propose(
     description: ReplicasDescription, topics: Iterable[str], nodes: Iterable[int] | None
 ) -> dict[TopicPartition, list[int]]:
-    """Nodes for all partitions of the topics, with the present replication factors. Raises as
+    """Nodes for all partitions of the topics, with the current replication factors. Raises as
     `Log.proposed_assignment`.
     """
     usable = {
@@ -33,14 +33,16 @@ def propose(
         racks = dict.fromkeys(racks)
     assignment: dict[TopicPartition, list[int]] = {}
     for name in dict.fromkeys(topics):
-        present = [
+        current_replicas = [
             partition.replicas for partition in description.partitions if partition.topic == name
         ]
-        if not present:
+        if not current_replicas:
             raise UnknownTopicOrPartitionError(f"no topic {name!r}")
         start = randrange(len(racks) or 1)
         shift = randrange(len(racks) or 1)
-        placements = place(racks, Shape(len(present), len(present[0])), start=start, shift=shift)
+        placements = place_replicas(
+            racks, Shape(len(current_replicas), len(current_replicas[0])), start=start, shift=shift
+        )
         for number, replicas in enumerate(placements):
             assignment[TopicPartition(name, number)] = list(replicas)
     return assignment

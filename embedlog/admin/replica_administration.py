@@ -306,7 +306,7 @@ class ReplicaAdministration:
         if of_set is None:
             return []
         used = self._changeable_set() if repair else of_set.set
-        partitions = used.assignments.find_places(topic, None)
+        partitions = used.assignments.find_partition_ids(topic, None)
         differences = used.verification.find_differences(
             partitions, progress, decisions=topic is None
         )
@@ -324,7 +324,7 @@ class ReplicaAdministration:
         LeaderNotAvailableError, UnknownTopicOrPartitionError, ReplicaSetError for one directory.
         """
         used = self._changeable_set()
-        partitions = used.assignments.find_places(topic, partition)
+        partitions = used.assignments.find_partition_ids(topic, partition)
         differences = used.verification.find_differences(partitions, decisions=topic is None)
         return used.verification.repair(differences, partitions)
 
@@ -361,7 +361,7 @@ class ReplicaAdministration:
         if of_set is None:
             return log_check.check(self._engine, progress=progress)
         unled: dict[TopicPartition, LeaderNotAvailableError] = {}
-        partitions = of_set.set.assignments.find_places(None, None)
+        partitions = of_set.set.assignments.find_partition_ids(None, None)
         differences = of_set.set.verification.find_differences(
             partitions, decisions=True, unled=unled
         )

@@ -24,7 +24,7 @@ from embedlog.descriptions.directories import (
     ReplicatedPartitionDescription,
 )
 from embedlog.errors import EmbedlogError, UnknownTopicOrPartitionError
-from embedlog.partition.replication.replica_position import Place, Position
+from embedlog.partition.replication.replica_position import Position, TopicIdPartition
 from embedlog.replicas.observation import decision_words, directory_view
 from embedlog.replicas.observation.answers import Answers
 from embedlog.replicas.observation.directory_view import DirectoryObservation, Missing
@@ -55,25 +55,25 @@ class _SetObservation:
 
     state: State
     answers: dict[int, DirectoryObservation | EmbedlogError]
-    places: dict[tuple[UUID, int], Place] = field(default_factory=dict)
-    missing: dict[tuple[Place, int], Missing] = field(default_factory=dict)
+    topic_partitions: dict[tuple[UUID, int], TopicIdPartition] = field(default_factory=dict)
+    missing: dict[tuple[TopicIdPartition, int], Missing] = field(default_factory=dict)
 
     def observation_of(self, node: int) -> DirectoryObservation | None:
-        """What a directory shows, None if it does not answer, or is foreign."""
+        """What a directory shows, None if it does not answer, or is a stranger."""
         answer = self.answers.get(node)
         return (
             answer
-            if isinstance(answer, DirectoryObservation) and not self.is_foreign(node)
+            if isinstance(answer, DirectoryObservation) and not self.is_stranger(node)
             else None
         )
 
-    def is_foreign(self, node: int) -> bool:
+    def is_stranger(self, node: int) -> bool:
         """Whether the directory was written without the set since its registration."""
         own, registered = self._members(node)
         if own is None or registered is None or own.cluster_id != self.state.cluster_id:
             return own is not None
-        crashed = own.registered_id == registered.incarnation and not own.alone
-        return own.registration_id != registered.incarnation and not crashed
+        crashed = own.registered_id == registered.registration_id and not own.alone
+        return own.registration_id != registered.registration_id and not crashed
 
     def is_unregistered(self, node: int) -> bool:
         """Whether the directory was not closed in order, and has not been registered since."""
@@ -81,7 +81,7 @@ class _SetObservation:
         return (
             own is not None
             and registered is not None
-            and own.registration_id != registered.incarnation
+            and own.registration_id != registered.registration_id
         )
 
     def seen_of(self, node: int) -> Seen:
@@ -89,7 +89,7 @@ class _SetObservation:
         own, _ = self._members(node)
         return Seen(
             Condition.COMPLETE,
-            own.registration_id if own is not None else self.state.nodes[node].incarnation,
+            own.registration_id if own is not None else self.state.nodes[node].registration_id,
         )
 
     def _members(self, node: int) -> tuple[Membership | None, RegisterBroker | None]:
@@ -121,7 +121,7 @@ class ReplicaDescriber:
             directories,
             tuple(
                 _describe_partition(observed, key, answering, self._set.least_default)
-                for key in _sort_keys(observed.places)
+                for key in _sort_keys(observed.topic_partitions)
             ),
             term=view.term,
             voters=voters,
@@ -133,45 +133,47 @@ class ReplicaDescriber:
     # ---- observations ----------------------------------------------------------------------------
 
     def _observe(self, state: State, topic: str | None) -> _SetObservation:
-        names = {topic_id: entry.name for topic_id, entry in state.topics.items()}
+        names = {topic_uuid: entry.name for topic_uuid, entry in state.topics.items()}
         if topic is not None and topic not in names.values():
             raise UnknownTopicOrPartitionError(f"topic {topic!r} is unknown")
-        places = {
-            key: Place(names[key[0]], key[1], key[0].bytes)
+        topic_partitions = {
+            key: TopicIdPartition(names[key[0]], key[1], key[0].bytes)
             for key in state.partitions
             if topic is None or names[key[0]] == topic
         }
         calls = {}
         for opened in self._set.members.open_members():
             own = [
-                place
-                for key, place in places.items()
+                topic_partition
+                for key, topic_partition in topic_partitions.items()
                 if opened.node in state.partitions[key].replicas
             ]
             calls[opened.node] = partial(
                 directory_view.observe, opened.directory.log_directory, own
             )
-        observed = _SetObservation(state, self._answers.collect(calls), places)
+        observed = _SetObservation(state, self._answers.collect(calls), topic_partitions)
         observed.missing = self._find_missing(observed)
         return observed
 
-    def _find_missing(self, observed: _SetObservation) -> dict[tuple[Place, int], Missing]:
+    def _find_missing(
+        self, observed: _SetObservation
+    ) -> dict[tuple[TopicIdPartition, int], Missing]:
         """The bytes and times of the records that replicas lack, as the directories of the leaders
         show them, at most of MEASURED_MAX replicas.
         """
-        short_replicas: dict[int, list[tuple[Place, int]]] = {}
+        short_replicas: dict[int, list[tuple[TopicIdPartition, int]]] = {}
         measured = 0
-        for key, place in list(observed.places.items()):
+        for key, topic_partition in list(observed.topic_partitions.items()):
             decided = observed.state.partitions[key]
-            leader = _position_of(observed, decided.leader, place)
+            leader = _position_of(observed, decided.leader, topic_partition)
             if leader is None:
                 continue
-            positions = [_position_of(observed, node, place) for node in decided.replicas]
+            positions = [_position_of(observed, node, topic_partition) for node in decided.replicas]
             ends = {position.log_end for position in positions if position is not None}
             for end in sorted(ends):
                 if end < leader.log_end and measured < MEASURED_MAX:
                     measured += 1
-                    short_replicas.setdefault(decided.leader, []).append((place, end))
+                    short_replicas.setdefault(decided.leader, []).append((topic_partition, end))
         opened = {
             opened.node: opened.directory.log_directory
             for opened in self._set.members.open_members()
@@ -181,7 +183,7 @@ class ReplicaDescriber:
             for node, own in short_replicas.items()
             if node in opened
         }
-        missing: dict[tuple[Place, int], Missing] = {}
+        missing: dict[tuple[TopicIdPartition, int], Missing] = {}
         for answer in self._answers.collect(calls).values():
             if not isinstance(answer, EmbedlogError):
                 missing |= answer
@@ -233,7 +235,7 @@ class ReplicaDescriber:
                     since_ms,
                     registered.rack,
                     registered.voter,
-                    str(registered.incarnation),
+                    str(registered.registration_id),
                     holds[node],
                     leads[node],
                     same_device,
@@ -258,7 +260,7 @@ class ReplicaDescriber:
             return "away", "not opened", None
         if member.directory is None or answer is None:
             return "away", member.problem or "not opened", member.since_ms or None
-        if observed.is_foreign(node):
+        if observed.is_stranger(node):
             reason = "it was written without the set, or another copy of it is in its place"
             return "foreign", reason, None
         if not member.is_usable(system.boot_ns()):
@@ -273,28 +275,32 @@ class ReplicaDescriber:
 # ---- partitions ----------------------------------------------------------------------------------
 
 
-def _sort_keys(places: Mapping[tuple[UUID, int], Place]) -> list[tuple[UUID, int]]:
-    return sorted(places, key=lambda key: places[key][:2])
+def _sort_keys(
+    topic_partitions: Mapping[tuple[UUID, int], TopicIdPartition],
+) -> list[tuple[UUID, int]]:
+    return sorted(topic_partitions, key=lambda key: topic_partitions[key][:2])
 
 
-def _position_of(observed: _SetObservation, node: int, place: Place) -> Position | None:
+def _position_of(
+    observed: _SetObservation, node: int, topic_partition: TopicIdPartition
+) -> Position | None:
     observation = observed.observation_of(node)
-    return None if observation is None else observation.positions.get(place)
+    return None if observation is None else observation.positions.get(topic_partition)
 
 
 def _describe_partition(
     observed: _SetObservation, key: tuple[UUID, int], answering: set[int], least_default: int
 ) -> ReplicatedPartitionDescription:
     state = observed.state
-    place = observed.places[key]
+    topic_partition = observed.topic_partitions[key]
     decided = state.partitions[key]
-    holders = {node for node in state.nodes if _holds(observed, node, place)}
-    present = {node: observed.seen_of(node) for node in answering}
+    holders = {node for node in state.nodes if _holds(observed, node, topic_partition)}
+    observations = {node: observed.seen_of(node) for node in answering}
     installed = (
         bool(holders) or decided.leader_epoch > 0 or not answering.issuperset(decided.replicas)
     )
-    leader = _position_of(observed, decided.leader, place)
-    positions = [_position_of(observed, node, place) for node in decided.isr]
+    leader = _position_of(observed, decided.leader, topic_partition)
+    positions = [_position_of(observed, node, topic_partition) for node in decided.isr]
     high_watermarks = [position.high_watermark for position in positions if position is not None]
     copies = []
     for node in (*decided.replicas, *sorted(holders.difference(decided.replicas))):
@@ -308,16 +314,16 @@ def _describe_partition(
         copies.append(
             _add_offsets(
                 copy,
-                _position_of(observed, node, place) if is_assigned else None,
+                _position_of(observed, node, topic_partition) if is_assigned else None,
                 leader,
                 observed.missing,
-                place,
+                topic_partition,
             )
         )
     return ReplicatedPartitionDescription(
-        place.topic,
+        topic_partition.topic,
         decided.number,
-        states.partition_state(state, key, installed=installed, seen=present).value,
+        states.partition_state(state, key, installed=installed, seen=observations).value,
         decided.leader,
         decided.leader_epoch,
         decided.partition_epoch,
@@ -329,15 +335,16 @@ def _describe_partition(
         state.required_size(decided, least_default),
         leader.high_watermark if leader is not None else max(high_watermarks, default=None),
         tuple(copies),
-        is_internal(place.topic),
+        is_internal(topic_partition.topic),
     )
 
 
-def _holds(observed: _SetObservation, node: int, place: Place) -> bool:
+def _holds(observed: _SetObservation, node: int, topic_partition: TopicIdPartition) -> bool:
     observation = observed.observation_of(node)
     return (
         observation is not None
-        and file_names.partition_name(place.topic, place.number) in observation.partition_names
+        and file_names.partition_name(topic_partition.topic, topic_partition.number)
+        in observation.partition_names
     )
 
 
@@ -345,8 +352,8 @@ def _add_offsets(
     copy: ReplicaDescription,
     position: Position | None,
     leader: Position | None,
-    missing: Mapping[tuple[Place, int], Missing],
-    place: Place,
+    missing: Mapping[tuple[TopicIdPartition, int], Missing],
+    topic_partition: TopicIdPartition,
 ) -> ReplicaDescription:
     """The description with the offsets of a position, and its lag to the leader's."""
     if position is None:
@@ -364,7 +371,7 @@ def _add_offsets(
     lag = max(0, leader.log_end - position.log_end)
     if lag == 0:
         return replace(copy, lag=0, lag_bytes=0, lag_seconds=0.0, last_caught_up_ms=now_ms)
-    lacks = missing.get((place, position.log_end))
+    lacks = missing.get((topic_partition, position.log_end))
     if lacks is None:
         return replace(copy, lag=lag)
     if lacks.first_ms < 0:
@@ -393,36 +400,47 @@ def describe_one(engine: Engine, topic: str | None = None) -> ReplicasDescriptio
         names = [name for name in engine.topic_names() if name != LOG]
     else:
         names = [engine.topic(topic).name]
-    places = []
+    topic_partitions = []
     for name in names:
         entry = engine.topic(name)
-        places += [Place(name, number, entry.id_bytes) for number in entry.numbers]
-    observation = directory_view.observe(home, places)
+        topic_partitions += [
+            TopicIdPartition(name, number, entry.id_bytes) for number in entry.numbers
+        ]
+    observation = directory_view.observe(home, topic_partitions)
     partitions = [
         _describe_only_replica(
-            node, place, observation.positions.get(place), _read_epoch(engine, place)
+            node,
+            topic_partition,
+            observation.positions.get(topic_partition),
+            _read_epoch(engine, topic_partition),
         )
-        for place in places
+        for topic_partition in topic_partitions
     ]
-    own = DirectoryDescription(node, str(engine.path), "live", holds=len(places), leads=len(places))
+    own = DirectoryDescription(
+        node, str(engine.path), "live", holds=len(topic_partitions), leads=len(topic_partitions)
+    )
     return ReplicasDescription(
         (own,), tuple(partitions), voters=(node,), observed_ms=system.wall_ms()
     )
 
 
-def _read_epoch(engine: Engine, place: Place) -> int:
-    path = engine.path / file_names.partition_name(place.topic, place.number) / file_names.EPOCHS
+def _read_epoch(engine: Engine, topic_partition: TopicIdPartition) -> int:
+    path = (
+        engine.path
+        / file_names.partition_name(topic_partition.topic, topic_partition.number)
+        / file_names.EPOCHS
+    )
     return max(0, checkpoints.read_epochs(path).latest_epoch)
 
 
 def _describe_only_replica(
-    node: int, place: Place, position: Position | None, epoch: int
+    node: int, topic_partition: TopicIdPartition, position: Position | None, epoch: int
 ) -> ReplicatedPartitionDescription:
     online = states.PartitionState.ONLINE.value
     copy = ReplicaDescription(node, states.ReplicaState.ONLINE.value, in_sync=True, leads=True)
     return ReplicatedPartitionDescription(
-        place.topic,
-        place.number,
+        topic_partition.topic,
+        topic_partition.number,
         online,
         node,
         max(epoch, position.epoch if position is not None else 0),
@@ -430,6 +448,6 @@ def _describe_only_replica(
         (node,),
         (node,),
         high_watermark=None if position is None else position.high_watermark,
-        copies=(_add_offsets(copy, position, position, {}, place),),
-        internal=is_internal(place.topic),
+        copies=(_add_offsets(copy, position, position, {}, topic_partition),),
+        internal=is_internal(topic_partition.topic),
     )

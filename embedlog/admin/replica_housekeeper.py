@@ -43,7 +43,7 @@ from embedlog.telemetry import log_messages
 if TYPE_CHECKING:
     from embedlog.engine.log_directory import LogDirectory
     from embedlog.replica import ReplicatedEngine
-    from embedlog.replicas.rules.events import Place
+    from embedlog.replicas.rules.events import PartitionId
 
 logger = logging.getLogger("embedlog")
 
@@ -66,7 +66,7 @@ class ReplicaHousekeeper(Housekeeper):
         self._deleted = DeletedTopics(engine)
         self._choosing = threading.RLock()  # a signal handler may append, too, inside `_note_late`
         # partitions with records that this process has appended with acks=1
-        self._late: set[tuple[Place, str]] = set()
+        self._late: set[tuple[PartitionId, str]] = set()
         self._wake = Bell()
         self._checked_versions = (0, 0)  # of decisions and directories, at the last look
         self._check_ns = 0
@@ -139,9 +139,9 @@ class ReplicaHousekeeper(Housekeeper):
             if jobs is not None:
                 jobs.close()
 
-    def _note_late(self, place: Place, topic: str) -> None:
+    def _note_late(self, partition_id: PartitionId, topic: str) -> None:
         with self._choosing:
-            self._late.add((place, topic))
+            self._late.add((partition_id, topic))
         self._wake.ring()
 
     def _sleep(self, seconds: float) -> bool:
@@ -158,8 +158,8 @@ class ReplicaHousekeeper(Housekeeper):
             with self._choosing:
                 late = self._late
                 self._late = set()
-            for place, topic in late:
-                self._tend_partition(place, topic, ROUND_S)
+            for partition_id, topic in late:
+                self._tend_partition(partition_id, topic, ROUND_S)
         return True
 
     def tick(self) -> None:
@@ -245,37 +245,39 @@ class ReplicaHousekeeper(Housekeeper):
         has records to copy.
         """
         self._set.topics.refresh()
-        state = self._set.decisions.hint()
+        state = self._set.decisions.newest_state()
         self._copy_ns = files.deadline_after(self._wait_ms / 1000)
         if used_only:
-            places = [
-                replicas.place for replicas in self._set.used_replicas() if not replicas.is_copied()
+            partition_ids = [
+                replicas.partition_id
+                for replicas in self._set.used_replicas()
+                if not replicas.is_copied()
             ]
         else:
-            places = list(state.partitions)
-        for place in places:
+            partition_ids = list(state.partitions)
+        for partition_id in partition_ids:
             if self._stop.is_set():
                 return
-            decided = state.partitions.get(place)
+            decided = state.partitions.get(partition_id)
             if decided is None:
                 continue
-            topic = state.topics[place[0]].name
-            if used_only or not self._set.replicas(place, topic).is_in_order(decided):
-                self._tend_partition(place, topic, step_s)
+            topic = state.topics[partition_id[0]].name
+            if used_only or not self._set.replicas(partition_id, topic).is_in_order(decided):
+                self._tend_partition(partition_id, topic, step_s)
         with contextlib.suppress(ClosedError):
             self._set.assignments.clear()
             with self.jobs.log_errors("deleted topics"):
                 self._deleted.tend()
 
-    def _tend_partition(self, place: Place, topic: str, step_s: float | None) -> None:
+    def _tend_partition(self, partition_id: PartitionId, topic: str, step_s: float | None) -> None:
         until_ns = None if step_s is None else files.deadline_after(step_s)
         with contextlib.suppress(ClosedError):
             try:
-                self._set.assignments.tend(place, topic, self._stop.is_set, until_ns)
+                self._set.assignments.tend(partition_id, topic, self._stop.is_set, until_ns)
                 if until_ns is not None and system.boot_ns() >= until_ns:
                     self._check_ns = 0
             except EmbedlogError as problem:
-                subject, cause = self._find_cause(f"replicas of {topic}-{place[1]}", problem)
+                subject, cause = self._find_cause(f"replicas of {topic}-{partition_id[1]}", problem)
                 key = (self._engine.path, subject)
                 log_messages.report(logger, logging.WARNING, key, subject, cause)
 

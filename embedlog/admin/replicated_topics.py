@@ -146,9 +146,9 @@ class ReplicatedTopicAdmin(TopicAdmin):
         """As `Log.create_partitions`."""
         self._engine.check_writable()
         check_name(name)
-        topic_id = self._topic_id(name)
+        topic_uuid = self._topic_uuid(name)
         count = topics._check_count(total_count)
-        self._set.decide(lambda state: CreatePartitions(topic_id, count, self._set.live_nodes()))
+        self._set.decide(lambda state: CreatePartitions(topic_uuid, count, self._set.live_nodes()))
 
     def alter(
         self, name: str, config: Mapping[str, Any] | None = None, **settings: Unpack[TopicOptions]
@@ -170,13 +170,13 @@ class ReplicatedTopicAdmin(TopicAdmin):
         def make_event(state: State) -> Event:
             return SetConfig(name, changes, seen=self._set.observe_replicas(state))
 
-        topic_id = self._topic_id(name)
+        topic_uuid = self._topic_uuid(name)
         state = self._set.decide(make_event)
-        partitions = state.partitions_of(topic_id)
+        partitions = state.partitions_of(topic_uuid)
         for partition in partitions:
             # its leader may accept more or less from now on
             if len(partition.isr) < len(partition.replicas):
-                replicas = self._set.replicas((topic_id, partition.number), name)
+                replicas = self._set.replicas((topic_uuid, partition.number), name)
                 replicas.leaders.begin(self._set.deadline())
         self._set.assignments.clear()  # the directories note the settings
         for opened in self._set.members.open_members():
@@ -189,9 +189,9 @@ class ReplicatedTopicAdmin(TopicAdmin):
         self._engine.check_writable()
         check_name(name)
         topics._refuse_internal(name)
-        topic_id = self._topic_id(name)
-        self._set.decide(lambda state: DeleteTopic(topic_id))
-        self._deleted.delete(name, topic_id)
+        topic_uuid = self._topic_uuid(name)
+        self._set.decide(lambda state: DeleteTopic(topic_uuid))
+        self._deleted.delete(name, topic_uuid)
 
     def _raise_starts(
         self, targets: Mapping[TopicPartition, tuple[LogPartition, int]]
@@ -203,14 +203,14 @@ class ReplicatedTopicAdmin(TopicAdmin):
             tp: partition.delete_records(offset) for tp, (partition, offset) in targets.items()
         }
         for opened in self._set.members.open_members():
-            note_starts = partial(opened.directory.note_starts, starts)
+            write_starts = partial(opened.directory.write_starts, starts)
             try:
-                self._set.members.workers.run_at(opened.path, note_starts)
+                self._set.members.workers.run_at(opened.path, write_starts)
             except EmbedlogError as problem:
                 text = f"the log starts of {opened.path} are not in its checkpoint yet"
                 log_messages.report(logger, logging.WARNING, (opened.path, "starts"), text, problem)
         return starts
 
-    def _topic_id(self, name: str) -> UUID:
+    def _topic_uuid(self, name: str) -> UUID:
         self._set.topics.refresh()
         return self._set.topics.topic_with_id(name)[1]

@@ -7,7 +7,7 @@ partition gets a page, the topics word, or what a reader sees of the directory (
 writes there, the clean mark, the incarnation). One call of C compares all pages.
 
 A partition follows its directory at intervals. A description is not kept if the directory has
-changed less than `SETTLE_S` before it, and none is kept longer than `KEPT_S`: then a page whose
+changed less than `QUIET_S` before it, and none is kept longer than `KEPT_S`: then a page whose
 file was replaced, or a process of a version without the notice, is found.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from embedlog.engine.log_directory import LogDirectory
     from embedlog.partition.interfaces import LogPartition
 
-SETTLE_S: Final = 0.2  # twice the interval at which a reader's partition looks at its directory
+QUIET_S: Final = 0.2  # twice the interval at which a reader's partition looks at its directory
 KEPT_S: Final = 10.0
 LIVE_CHECK_S: Final = 0.1  # between two looks at a directory in which a process writes
 
@@ -47,17 +47,17 @@ class TopicWatch:
         self._changed_s = -float("inf")
         # nothing is open yet: what is opened later is at least as new
         self._facts = self._read_facts()
-        self._is_settled = False
+        self._is_quiet = False
 
     def begin(self) -> None:
         """Before topics are described."""
         self._looks = None
-        self._note(self._read_facts())
-        self._is_settled = self._clock() - self._changed_s >= SETTLE_S
+        self._take_facts(self._read_facts())
+        self._is_quiet = self._clock() - self._changed_s >= QUIET_S
 
     def keep(self, descriptions: Iterable[TopicDescription]) -> None:
         """Watch these topics, which were described since `begin`."""
-        if not self._is_settled:
+        if not self._is_quiet:
             return
         # a topic is gone, or a disk: the next look says so
         with contextlib.suppress(EmbedlogError):
@@ -89,12 +89,12 @@ class TopicWatch:
             return False
         facts = self._read_facts()
         if facts != self._facts or not self._looks.are_current():
-            self._note(facts)
+            self._take_facts(facts)
             self._looks = None
             return False
         return True
 
-    def _note(self, facts: Facts) -> None:
+    def _take_facts(self, facts: Facts) -> None:
         if facts != self._facts:
             self._facts = facts
             self._changed_s = self._clock()

@@ -194,11 +194,11 @@ class TopicAdmin:
             existing = self._registry.get(topic.name)
             if existing is None or existing.state != "live":
                 continue
-            present = self._engine.config.topic_config(existing.config).as_kafka()
+            current_config = self._engine.config.topic_config(existing.config).as_kafka()
             differences: dict[str, tuple[Any, Any]] = {
-                key: (value, present.get(key))
+                key: (value, current_config.get(key))
                 for key, value in topic.config.items()
-                if present.get(key) != value
+                if current_config.get(key) != value
             }
             count = counts[topic.name]
             if count is not None and count > existing.partitions:

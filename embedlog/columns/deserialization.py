@@ -24,14 +24,14 @@ class Deserializers:
     deserializers allow it.
     """
 
-    __slots__ = ("_key", "_value", "present")
+    __slots__ = ("_key", "_value", "is_needed")
 
     def __init__(
         self, key: Deserializer[Any] | None = None, value: Deserializer[Any] | None = None
     ) -> None:
         self._key = _adapt("key", key)
         self._value = _adapt("value", value)
-        self.present = key is not None or value is not None
+        self.is_needed = key is not None or value is not None
 
     def record(self, record: Record[bytes, bytes]) -> Record[Any, Any]:
         """The record with the results of the deserializers. Raises SerializationError."""

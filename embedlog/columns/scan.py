@@ -295,7 +295,7 @@ class Scan(metaclass=other_clients.Hinting):
         """
         deserializers = Deserializers(key_deserializer, value_deserializer)
         return RecordIterator(
-            self._records(deserializers.record if deserializers.present else None)
+            self._records(deserializers.record if deserializers.is_needed else None)
         )
 
     def _records(
@@ -563,7 +563,7 @@ class Scan(metaclass=other_clients.Hinting):
         lookup of the topic.
         """
         partition = self._engine.partition_of(topic, number)
-        if partition.topic_id != topic.id_bytes:
+        if partition.topic_id_bytes != topic.id_bytes:
             raise self._recreation_error(self._engine.topic(self.topic))
         return partition
 

@@ -237,8 +237,8 @@ def parse(
 def overlay(base: Config, mapping: Mapping[str, Any]) -> Config:
     """`base` with the options of `mapping` set. Raises as `parse` does."""
     values = _values(type(base), mapping, {})
-    present = {name: getattr(base, name) for name in options_of(type(base))}
-    return type(base)(**present | values, given=frozenset(values))
+    base_values = {name: getattr(base, name) for name in options_of(type(base))}
+    return type(base)(**base_values | values, given=frozenset(values))
 
 
 def _values(

@@ -243,10 +243,10 @@ class Hinting(ABCMeta):
     """
 
     def __dir__(cls) -> list[str]:
-        return _present(cls, super().__dir__())
+        return _existing(cls, super().__dir__())
 
 
-def _present(cls: type, names: Iterable[str]) -> list[str]:
+def _existing(cls: type, names: Iterable[str]) -> list[str]:
     """The names without absent ones; a subclass may have defined one of those."""
     absent = set()
     for owner in reversed(cls.__mro__):
@@ -282,7 +282,7 @@ def with_hints(cls: Class) -> Class:
     if contents is not None:
         refuse_as_container(cls, contents)
     if absent:
-        setattr(cls, "__dir__", lambda self: _present(type(self), object.__dir__(self)))  # noqa: B010
+        setattr(cls, "__dir__", lambda self: _existing(type(self), object.__dir__(self)))  # noqa: B010
     return cls
 
 

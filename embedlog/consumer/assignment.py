@@ -5,7 +5,7 @@
 - Members revoke all partitions first (eager), or only those that move (cooperative): cooperative if
   every assignor of the list is.
 - Kafka's user data: `sticky` contains the partitions owned before revocation, `cooperative-sticky`
-  the generation of the present ownership.
+  the generation of the current ownership.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def _find_fault(
 def _find_early_move(
     assignment: Mapping[str, Iterable[TopicPartition]], members: Mapping[str, Member]
 ) -> str | None:
-    """For cooperative members: a partition must not be assigned before its present owner revoked
+    """For cooperative members: a partition must not be assigned before its current owner revoked
     it.
     """
     assigned = {member_id: set(assignment.get(member_id, ())) for member_id in members}

@@ -372,10 +372,10 @@ class ConsumerCoordinator:
             return
         try:
             try:
-                self._committer.commit_sync(self._unsettled(), identity, deadline_ns)
+                self._committer.commit_sync(self._uncommitted_positions(), identity, deadline_ns)
             except UnknownTopicOrPartitionError:
                 self._engine.refresh_topics()  # closes deleted topics
-                self._committer.commit_sync(self._unsettled(), identity, deadline_ns)
+                self._committer.commit_sync(self._uncommitted_positions(), identity, deadline_ns)
         except EmbedlogError as problem:
             if isinstance(problem, LockTimeoutError):
                 raise
@@ -457,7 +457,7 @@ class ConsumerCoordinator:
             if cursor.position >= 0 and not cursor.partition.closed
         }
 
-    def _unsettled(self) -> dict[TopicPartition, OffsetAndMetadata]:
+    def _uncommitted_positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Positions that differ from the committed offsets: without the others an idle group
         rebalances with fewer locks.
         """

@@ -57,7 +57,7 @@ class Fetcher:
         self._begins = not counts_bytes and max_bytes >= TAIL_BYTES
         self._batch_bytes = BATCH_GUESS
         self._deserializers = Deserializers(key_deserializer, value_deserializer)
-        self._deserializes = self._deserializers.present
+        self._deserializes = self._deserializers.is_needed
 
     def fill(self, cursor: Cursor) -> bool:
         """Fetch until the cursor has a record to return: False if the partition has no more.
@@ -103,7 +103,7 @@ class Fetcher:
             return False
         cursor.tail = tail
         cursor.bounds = None
-        cursor.lead.note(max(0, tail.offset - bounds.log_start))
+        cursor.lead.include(max(0, tail.offset - bounds.log_start))
         return True
 
     def fill_point(self, cursor: Cursor, limit: int) -> bool:
@@ -118,8 +118,8 @@ class Fetcher:
             return False
         run, size_bytes, log_start, cursor.seen_end, cursor.checked_epoch = point
         end = run.end
-        cursor.lag.note(max(0, cursor.seen_end - end))
-        cursor.lead.note(end - log_start)
+        cursor.lag.include(max(0, cursor.seen_end - end))
+        cursor.lead.include(end - log_start)
         self._count_fetch(run.count, size_bytes, began)
         cursor.bounds = None
         cursor.fill_run(run, end, run.leader_epoch)
@@ -182,7 +182,7 @@ class Fetcher:
         if tail.end == tail.offset:
             cursor.lag.count += 1
         else:
-            cursor.lag.note(tail.end - tail.offset)
+            cursor.lag.include(tail.end - tail.offset)
         self._count_fetch(len(records), tail.size_bytes, began)
         self._fill_deserialized(cursor, records, tail.offset, tail.epoch)
         return True
@@ -263,8 +263,8 @@ class Fetcher:
         size_bytes: int,
         began: float,
     ) -> None:
-        cursor.lag.note(max(0, cursor.seen_end - next_offset))
-        cursor.lead.note(max(0, next_offset - bounds.log_start))
+        cursor.lag.include(max(0, cursor.seen_end - next_offset))
+        cursor.lead.include(max(0, next_offset - bounds.log_start))
         self._count_fetch(count, size_bytes, began)
 
     def _deserialize(self, records: list[Record]) -> list[Record]:

@@ -35,7 +35,7 @@ class Rebalances:
         """The join phase is over."""
         if self._joining and self._phase_began is not None:
             now = time.monotonic()
-            self._note("join", now - self._phase_began)
+            self._add("join", now - self._phase_began)
             self._phase_began = now
             self._joining = False
 
@@ -43,19 +43,19 @@ class Rebalances:
         """There is an assignment."""
         self._last = time.monotonic()
         if self._phase_began is not None:
-            self._note("sync", self._last - self._phase_began)
+            self._add("sync", self._last - self._phase_began)
         if self._began is not None:
-            self._note("rebalance", self._last - self._began)
+            self._add("rebalance", self._last - self._began)
         self._began = self._phase_began = None
 
     def fail(self) -> None:
         """The group removed this member."""
-        self._metrics.note({"failed_rebalance": 1})
+        self._metrics.add({"failed_rebalance": 1})
         self._joining = False
         self._began = self._phase_began = None
 
-    def _note(self, name: str, spent_s: float) -> None:
-        self._metrics.note({name: 1, f"{name}_s": spent_s}, {f"{name}_s": spent_s})
+    def _add(self, name: str, spent_s: float) -> None:
+        self._metrics.add({name: 1, f"{name}_s": spent_s}, {f"{name}_s": spent_s})
 
     def report(self) -> dict[str, Any]:
         """Kafka's metrics of rebalances."""

@@ -52,7 +52,7 @@ class ConsumerMetrics:
             return max(0, bounds.high_watermark - position)
         return max(0, end_offset(bounds, self._isolation) - position)
 
-    def _present_bounds(self, cursor: Cursor) -> Bounds | None:
+    def _current_bounds(self, cursor: Cursor) -> Bounds | None:
         """The offsets of a partition; None if it has no leader now."""
         if not self._engine.replicated:
             return cursor.partition.bounds()
@@ -153,7 +153,7 @@ class ConsumerMetrics:
 
     def _report_partition(self, cursor: Cursor) -> dict[str, Any]:
         position = cursor.position
-        bounds = self._present_bounds(cursor)
+        bounds = self._current_bounds(cursor)
         lead = None if position < 0 or bounds is None else max(0, position - bounds.log_start)
         lag_mean, _, lag_max = cursor.lag.summarize()
         lead_mean, lead_min, _ = cursor.lead.summarize()

@@ -212,7 +212,7 @@ class OffsetCommitter:
         else:
             self._store.commit(self._group_id, offsets, identity, deadline_ns, topics)
         spent_s = time.perf_counter() - began
-        self._metrics.note({"commit": 1, "commit_s": spent_s}, {"commit_s": spent_s})
+        self._metrics.add({"commit": 1, "commit_s": spent_s}, {"commit_s": spent_s})
         self.committed_offsets.update((tp, position.offset) for tp, position in offsets.items())
         self._interceptors.on_commit(dict(offsets))
 

@@ -73,36 +73,36 @@ class Spread:
     registry.
     """
 
-    __slots__ = ("_full_count_max", "count", "full", "least", "most", "total")
+    __slots__ = ("_full_count_max", "count", "full", "largest", "smallest", "total")
 
     def __init__(self, window_count: int) -> None:
-        self.count = self.total = self.least = self.most = 0
+        self.count = self.total = self.smallest = self.largest = 0
         # count, total, minimum, maximum; the newest one first
         self.full: tuple[tuple[int, int, int, int], ...] = ()
         self._full_count_max = window_count - 1
 
-    def note(self, value: int) -> None:
-        if value < self.least or not self.count:
-            self.least = value
-        if value > self.most:
-            self.most = value
+    def include(self, value: int) -> None:
+        if value < self.smallest or not self.count:
+            self.smallest = value
+        if value > self.largest:
+            self.largest = value
         self.count += 1
         self.total += value
 
     def rotate_window(self) -> None:
         """The values of the oldest window are dropped."""
-        window = (self.count, self.total, self.least, self.most)
+        window = (self.count, self.total, self.smallest, self.largest)
         self.full = (window, *self.full)[: self._full_count_max]
-        self.count = self.total = self.least = self.most = 0
+        self.count = self.total = self.smallest = self.largest = 0
 
     def summarize(self) -> tuple[float | None, int | None, int | None]:
         """Mean, minimum and maximum of all windows; None if there was no fetch."""
-        current = (self.count, self.total, self.least, self.most)
+        current = (self.count, self.total, self.smallest, self.largest)
         windows = [window for window in (current, *self.full) if window[0]]
         if not windows:
             return None, None, None
-        counts, totals, least, most = zip(*windows, strict=True)
-        return sum(totals) / sum(counts), min(least), max(most)
+        counts, totals, smallest, largest = zip(*windows, strict=True)
+        return sum(totals) / sum(counts), min(smallest), max(largest)
 
 
 class Cursor:
@@ -176,7 +176,7 @@ class Cursor:
     def position(self) -> int:
         """Offset of the next record to return, or -1 before it is known."""
         if self._iterator is not None:
-            self._settle()
+            self._update_position()
         # a signal handler may end the reading
         ahead = self._ahead
         begin = self._returned_count
@@ -195,7 +195,7 @@ class Cursor:
     @property
     def epoch(self) -> int:
         """Leader epoch of the record before the position; -1 if unknown."""
-        self._settle()
+        self._update_position()
         ahead = self._ahead
         begin = self._returned_count
         run = self.run
@@ -225,13 +225,13 @@ class Cursor:
     @property
     def has_records(self) -> bool:
         if self._iterator is not None:
-            self._settle()
+            self._update_position()
         return self.run is not None or self._returned_count < len(self._ahead)
 
     @property
     def ahead_count(self) -> int:
         """Records fetched and not returned yet."""
-        self._settle()
+        self._update_position()
         made_count = len(self._ahead) - self._returned_count
         return made_count if self.run is None else made_count + self.run.count
 
@@ -278,7 +278,7 @@ class Cursor:
         """Replace the records fetched ahead by the result of `change`, once."""
         if not self.intercepted:
             self._make_all()
-            self._settle()
+            self._update_position()
             self._ahead = change(self._ahead[self._returned_count :])
             self._returned_count = 0
             self.intercepted = True
@@ -291,7 +291,7 @@ class Cursor:
             if not run.count:
                 self.run = None
             return records
-        self._settle()
+        self._update_position()
         ahead = self._ahead
         begin = self._returned_count
         if len(ahead) - begin <= count:
@@ -307,7 +307,7 @@ class Cursor:
         The position follows it without a call per record: it is read from the iterator.
         """
         self._make_all()
-        self._settle()
+        self._update_position()
         self._iterator = iter(self._ahead)
         self._iterator.__setstate__(self._returned_count)
         return self._iterator  # type: ignore[no-any-return]
@@ -319,7 +319,7 @@ class Cursor:
             self._returned_count = 0
             self.run = None
 
-    def _settle(self) -> None:
+    def _update_position(self) -> None:
         """Update the position from an open iterator."""
         iterator = self._iterator
         if iterator is not None:
@@ -329,7 +329,7 @@ class Cursor:
         """End an open iterator; the next call returns its unread records."""
         iterator = self._iterator
         if iterator is not None:
-            self._settle()
+            self._update_position()
             # first: after an interrupt the ended iterator does not tell the position
             self._iterator = None
             iterator.__setstate__(len(self._ahead))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Subscription:
-    """The kind and the names; the present partitions are read from the log."""
+    """The kind and the names; the current partitions are read from the log."""
 
     def __init__(self, engine: Engine, *, exclude_internal: bool) -> None:
         self._engine = engine

@@ -95,7 +95,7 @@ class Waiter:
     # ---- other threads ----
 
     def stop(self) -> None:
-        """End the present wait and all later ones with ClosedError."""
+        """End the current wait and all later ones with ClosedError."""
         self._stopped = True
         self._engine.wake(self)
 

@@ -23,12 +23,12 @@ _TIMEOUT_MS: Final = 10_000
 
 
 class Use(NamedTuple):
-    """The last use of a closed directory. `clean`: it was closed in order. `by_broker`: a broker
+    """The last use of a closed directory. `clean`: it was closed in order. `broker_wrote`: a broker
     used it after embedlog.
     """
 
     clean: bool
-    by_broker: bool
+    broker_wrote: bool
 
 
 def find_last_use(path: Path) -> Use:
@@ -38,7 +38,7 @@ def find_last_use(path: Path) -> Use:
     )
     try:
         directory.enter(lambda first: None)
-        return Use(directory.clean, directory.foreign)
+        return Use(directory.clean, directory.broker_wrote)
     finally:
         directory.release()
 

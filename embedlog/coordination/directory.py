@@ -4,8 +4,8 @@
 - The open lock serializes openers and closers, during all of their work.
 - A broker holds `.lock` exclusively, each embedlog process holds it shared; a process that gets it
   exclusively is the first one.
-- After locking, and again after foreign use, the name must still lead to the locked file: a broker
-  unlinks it late.
+- After locking, and again after a broker wrote, the name must still lead to the locked file: a
+  broker unlinks it late.
 - The first process removes the clean mark, durably, before anything is written; the last one writes
   it after the syncs.
 - The clean mark is signed with the incarnation: a signed mark proves, in a copy too, that no broker
@@ -41,19 +41,19 @@ from embedlog.storage.file_systems import check_filesystem
 from embedlog.storage.identity import (
     ensure_meta,
     mark_owner,
-    note_visit,
     read_visit,
     remove_clean_mark,
     write_clean_mark,
+    write_visit,
 )
 
-SETTLING_S: Final = 0.05  # a broker unlinks `.lock` some time after the unlock
+UNLINK_DELAY_S: Final = 0.05  # a broker unlinks `.lock` some time after the unlock
 
 # Words of the directory's control page.
 MARK_INODE = 0
 MARK_NS = 1
 WAS_CLEAN = 2
-WAS_FOREIGN = 3
+BROKER_WROTE = 3
 BY_LOCKS = 12
 BOOT = 15
 IN_SET = 16
@@ -80,7 +80,7 @@ class Directory:
         self.page: system.Page | None = None
         self.incarnation = os.urandom(16)
         self.clean = False
-        self.foreign = False
+        self.broker_wrote = False
         self.visit = 0
         # by a reader, at its last refresh: changes after each open or close
         self.seen: object = None
@@ -166,8 +166,8 @@ class Directory:
         self.seen = identity
         if state != 1 or self.page is None or self._is_unused(self.page):
             return False
-        if self.clean and self.foreign:
-            raise self._foreign_holder_error()
+        if self.clean and self.broker_wrote:
+            raise self._other_holder_error()
         return True
 
     def _probe(self) -> int:
@@ -204,7 +204,7 @@ class Directory:
             # the others may have ended, and a broker come, between both tries
             first = first or system.lock_try(fd, True) == 0
             self._read_mark()
-            if self._is_current(fd, path, settle=first and self.foreign):
+            if self._is_current(fd, path, after_delay=first and self.broker_wrote):
                 return first or self._has_no_process(path)
             self._unlock()
             if system.boot_ns() > deadline:
@@ -219,11 +219,11 @@ class Directory:
         Raises DirectoryInUseError after a broker's visit, also if the broker was killed and left no
         mark. The control page's information about the time before must not be used.
         """
-        if self.foreign and self.page is not None:
-            raise self._foreign_holder_error()
+        if self.broker_wrote and self.page is not None:
+            raise self._other_holder_error()
         return self.clean or (self.page is not None and self._is_unused(self.page))
 
-    def _foreign_holder_error(self) -> DirectoryInUseError:
+    def _other_holder_error(self) -> DirectoryInUseError:
         path = self.path / file_names.BROKER_LOCK
         return lock_holders.in_use_error(
             "a program other than embedlog holds a shared lock on the lock file, or the control "
@@ -242,9 +242,9 @@ class Directory:
         page_boot = page.word(BOOT)
         return not self._by_locks and 0 not in (boot, page_boot) and boot != page_boot
 
-    def _is_current(self, fd: int, path: str | Path, settle: bool) -> bool:
-        if settle:
-            time.sleep(SETTLING_S)
+    def _is_current(self, fd: int, path: str | Path, after_delay: bool) -> bool:
+        if after_delay:
+            time.sleep(UNLINK_DELAY_S)
         locked = files.facts(fd, path)
         named = files.facts_of(path)
         return named is not None and (named.device, named.inode) == (locked.device, locked.inode)
@@ -295,7 +295,7 @@ class Directory:
         fd, created = self._reopen_lock(path)
         try:
             is_current = system.lock_try(fd, False) == 0 and self._is_current(
-                fd, path, settle=False
+                fd, path, after_delay=False
             )
             if (
                 not is_current
@@ -331,7 +331,7 @@ class Directory:
 
         A lock file without a holder may be that of a killed broker.
         """
-        deadline = system.boot_ns() + int(SETTLING_S * 1e9)
+        deadline = system.boot_ns() + int(UNLINK_DELAY_S * 1e9)
         while system.lock_probe(fd) != 1:
             if system.boot_ns() >= deadline:
                 return False
@@ -344,7 +344,9 @@ class Directory:
         """
         if self.read_only:
             return True
-        return self._lock_fd >= 0 and self._is_current(self._lock_fd, self._lock_name, settle=False)
+        return self._lock_fd >= 0 and self._is_current(
+            self._lock_fd, self._lock_name, after_delay=False
+        )
 
     def created_ns(self) -> int | None:
         """The birth time of the directory's own lock file, which nothing replaces; None if the file
@@ -368,20 +370,20 @@ class Directory:
         self.clean = mark is not None
         # a copy that was made during an open has embedlog's mark beside a later page
         if owner is not None:
-            self.foreign = False
+            self.broker_wrote = False
             self.clean = page is None or page.version() < 0 or page.incarnation() == owner
         elif page is None:
-            self.foreign = self.clean or self._has_foreign_content()
+            self.broker_wrote = self.clean or self._has_broker_content()
         elif mark is not None:
-            self.foreign = (page.word(MARK_INODE), page.word(MARK_NS)) != (
+            self.broker_wrote = (page.word(MARK_INODE), page.word(MARK_NS)) != (
                 mark.inode,
                 mark.modified_ns,
             )
         else:
             # the mark was removed: a broker removes it when it starts
-            self.foreign = page.word(MARK_INODE) != 0
+            self.broker_wrote = page.word(MARK_INODE) != 0
 
-    def _has_foreign_content(self) -> bool:
+    def _has_broker_content(self) -> bool:
         """Whether a directory without a control page has checkpoints of a broker, or partitions
         that nobody registered.
         """
@@ -411,9 +413,9 @@ class Directory:
             )
         if self.beginning is not None:
             self.beginning()
-        if self.foreign or self.visit < 0:
+        if self.broker_wrote or self.visit < 0:
             # before the evidence of the visit is removed
-            self.visit = note_visit(self.path, self._mode)
+            self.visit = write_visit(self.path, self._mode)
         self._keep_marks(page)
         self._forget_mark()
         remove_clean_mark(self.path)
@@ -432,17 +434,19 @@ class Directory:
         page.set(BOOT, boot_number())
         state = {
             WAS_CLEAN: self.clean,
-            WAS_FOREIGN: self.foreign,
+            BROKER_WROTE: self.broker_wrote,
             BY_LOCKS: self._by_locks,
             IN_SET: self.in_set,
             REGISTERED: 0,
         }
         for word, value in ({MARK_INODE: 0, MARK_NS: 0} | state).items():
             page.set(word, int(value))
-        recovery_due.note_opening(page, self.clean or is_new, self.foreign, cache_number(self.path))
+        recovery_due.record_opening(
+            page, self.clean or is_new, self.broker_wrote, cache_number(self.path)
+        )
         with files.opened(path, files.WRITE) as fd:
-            # otherwise a power loss could restore or lose the words of a mark: both mean foreign
-            # use
+            # otherwise a power loss could restore or lose the words of a mark: both would mean
+            # that a broker wrote
             files.sync(fd, path)
         if is_new:
             files.sync_directory(self.path)
@@ -467,7 +471,7 @@ class Directory:
             if self.clean and not is_in_place:
                 page.write_directory(own)
             if self.clean:
-                recovery_due.note_cache(page, cache_number(self.path))
+                recovery_due.record_cache(page, cache_number(self.path))
         if not is_kept and files.exists(self.path / file_names.REPLICAS):
             dirty_mark.put_in_all(self.path, self._mode)
 
@@ -509,7 +513,7 @@ class Directory:
         self.incarnation = page.incarnation()
         self.visit = read_visit(self.path)
         self.clean = bool(page.word(WAS_CLEAN))
-        self.foreign = bool(page.word(WAS_FOREIGN))
+        self.broker_wrote = bool(page.word(BROKER_WROTE))
 
     def _check_access_mode(self, page: system.Page) -> None:
         """Raises StateError: processes that map pages and processes that copy them under locks
@@ -588,7 +592,7 @@ class Directory:
             self.page.set(MARK_NS, mark.modified_ns)
             path = self.path / file_names.CONTROL
             with files.opened(path, files.WRITE) as fd:
-                # otherwise a later power loss would make embedlog's own mark foreign
+                # otherwise a later power loss would make embedlog's own mark that of a broker
                 files.sync(fd, path)
 
     def _unlock(self) -> None:

@@ -58,7 +58,7 @@ from embedlog.telemetry import log_messages
 
 if TYPE_CHECKING:
     from embedlog._native.system import Published
-    from embedlog.partition.interfaces import DecisionLog
+    from embedlog.partition.interfaces import InternalLog
 
 logger = logging.getLogger("embedlog")
 
@@ -90,7 +90,7 @@ class _ReplayState(NamedTuple, Generic[V]):
 class _Mirror(Generic[V]):
     """One partition with this process's view of it."""
 
-    def __init__(self, partition: DecisionLog, make_view: Callable[[], V]) -> None:
+    def __init__(self, partition: InternalLog, make_view: Callable[[], V]) -> None:
         self.partition = partition
         self.make_view = make_view
         view = make_view()
@@ -114,7 +114,7 @@ class _Stuck(Exception):
     """The update of another thread does not end."""
 
 
-class Decision(Generic[V]):
+class TopicDecision(Generic[V]):
     """The lock is held and the view is current: read, decide, and append at most a few times."""
 
     def __init__(
@@ -214,7 +214,7 @@ class InternalTopic(Generic[V]):
             count = self.partition_count()
         return java_partition(text, count)
 
-    def partition(self, number: int) -> DecisionLog:
+    def partition(self, number: int) -> InternalLog:
         return self._mirror(number).partition
 
     def _mirror(self, number: int) -> _Mirror[V]:
@@ -365,14 +365,14 @@ class InternalTopic(Generic[V]):
             )
 
     @scope
-    def lock_for_decision(self, number: int, deadline_ns: int) -> Iterator[Decision[V]]:
+    def lock_for_decision(self, number: int, deadline_ns: int) -> Iterator[TopicDecision[V]]:
         """The partition's lock with a current view, for a decision and its append.
 
         An error of embedlog raised inside leaves everything unchanged, unless it occurred during an
         append. Raises LockTimeoutError.
         """
         refusal: EmbedlogError | None = None
-        decision: Decision[V] | None = None
+        decision: TopicDecision[V] | None = None
         mirror = self._mirror(number)
         # What a view lacks that was read before is usually little: it is read under the lock only.
         # A later leader of a set may lack records of the view.
@@ -395,7 +395,7 @@ class InternalTopic(Generic[V]):
                             path=mirror.partition.path,
                         )
                     continue
-                decision = Decision(mirror, state, locked.published, deadline_ns)
+                decision = TopicDecision(mirror, state, locked.published, deadline_ns)
                 try:
                     yield decision
                 except EmbedlogError as problem:
@@ -441,7 +441,7 @@ def _catch_up(
 
 
 def _rebuild(mirror: _Mirror[V], previous: _ReplayState[V], now: Published) -> _ReplayState[V]:
-    """An empty view at the log start, or the present one if another thread was faster."""
+    """An empty view at the log start, or the current one if another thread was faster."""
     while True:
         empty = _ReplayState(now.log_start, now.epoch, mirror.make_view())
         rebuilt = _move(mirror, previous, empty, replay.NONE)
@@ -473,7 +473,7 @@ def _move(
 # ---- appending -----------------------------------------------------------------------------------
 
 
-def _flush_late(partition: DecisionLog, end: int, deadline_ns: int) -> None:
+def _flush_late(partition: InternalLog, end: int, deadline_ns: int) -> None:
     """Sync instead of the housekeeper; errors are logged, since no caller waits for it."""
     try:
         partition.sync_to(end, deadline_ns)

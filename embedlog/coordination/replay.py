@@ -42,7 +42,7 @@ class TransactionalView(View, Protocol):
     def apply_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
         """Apply the next record, of an open transaction."""
 
-    def settle(self, producer_id: int, commit: bool) -> None:
+    def end_transaction(self, producer_id: int, commit: bool) -> None:
         """Apply the end of a producer's transaction."""
 
 
@@ -71,7 +71,7 @@ class Records(NamedTuple):
             _apply(view, self.records[row : change.row])
             row = change.row + change.records
             if change.commit is not None:
-                view.settle(change.producer_id, change.commit)
+                view.end_transaction(change.producer_id, change.commit)
             for key, value in self.records[change.row : row]:
                 view.apply_pending(change.producer_id, key, value)
         _apply(view, self.records[row:] if row else self.records)

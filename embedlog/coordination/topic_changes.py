@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("embedlog")
 
 # a change of one topic waits this long for locks of another topic with an incomplete deletion
-SETTLING_S: Final = 0.1
+OTHER_TOPIC_S: Final = 0.1
 
 
 class TopicChanges:
@@ -126,17 +126,17 @@ class TopicChanges:
                     raise  # else the topic was deleted meanwhile
 
     @scope
-    def begin(self, settling_s: float = SETTLING_S) -> Iterator[None]:
+    def begin(self, wait_s: float = OTHER_TOPIC_S) -> Iterator[None]:
         """The directory lock, with the file of topics read and interrupted changes completed."""
         with self.directory_lock():
             try:
                 self._host.registry.refresh()
-                self._settle_locked(settling_s)
+                self._finish_changes_locked(wait_s)
                 yield
             finally:
                 self._host.refresh_partitions()
 
-    def _settle_locked(self, settling_s: float) -> None:
+    def _finish_changes_locked(self, wait_s: float) -> None:
         """Finish creations, growths and deletions whose process has ended. REQUIRES the directory
         lock.
 
@@ -146,7 +146,7 @@ class TopicChanges:
         for topic in self._host.registry.list_unfinished():
             try:
                 if topic.state == "deleting":
-                    self.finish_deletion(topic, settling_s)
+                    self.finish_deletion(topic, wait_s)
                 else:
                     self.finish_creation(topic)
             except EmbedlogError as problem:

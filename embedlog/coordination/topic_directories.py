@@ -51,7 +51,7 @@ _NAMES_SHOWN = 5  # in a message
 class Directories(NamedTuple):
     """The content of a log directory, by the forms of Kafka's names; `unknown` is everything else.
 
-    `foreign`: named as a partition, but no partition; they are in `unknown` too.
+    `lookalikes`: named as a partition, but no partition; they are in `unknown` too.
     """
 
     live: Mapping[str, Mapping[int, Path]] = MappingProxyType({})
@@ -59,7 +59,7 @@ class Directories(NamedTuple):
     future: tuple[Path, ...] = ()
     stray: tuple[Path, ...] = ()
     unknown: tuple[Path, ...] = ()
-    foreign: tuple[Path, ...] = ()
+    lookalikes: tuple[Path, ...] = ()
 
 
 def check_link(path: Path, follow_links: bool) -> None:
@@ -95,7 +95,7 @@ def scan_directories(
         "future": [],
         "stray": [],
         "unknown": [],
-        "foreign": [],
+        "lookalike": [],
     }
     registered = {
         name: frozenset(topic.numbers) if topic.only else topic.numbers
@@ -107,18 +107,18 @@ def scan_directories(
         if parsed is not None and parsed[0] not in RESERVED_TOPICS:
             topic, number = parsed
             is_registered = number in registered.get(topic, ())
-            if is_registered or find_foreign_name(path / name, follow_links) is None:
+            if is_registered or find_unknown_name(path / name, follow_links) is None:
                 live.setdefault(topic, {})[number] = path / name
             else:
                 aside["unknown"].append(path / name)
-                aside["foreign"].append(path / name)
+                aside["lookalike"].append(path / name)
         elif parsed is None and name not in _NOT_TOPICS:
             kind = match[4] if match else "unknown"
             aside[kind].append(path / name)
     return Directories(live, *(tuple(names) for names in aside.values()))
 
 
-def find_foreign_name(path: Path, follow_links: bool = False) -> str | None:
+def find_unknown_name(path: Path, follow_links: bool = False) -> str | None:
     """A name in a directory that is no partition; None for a partition, and for a directory that is
     empty or was renamed.
 
@@ -135,15 +135,15 @@ def find_foreign_name(path: Path, follow_links: bool = False) -> str | None:
     return names[0] if names and not any(map(file_names.is_of_partition, names)) else None
 
 
-def warn_of_foreign(directories: Directories) -> None:
+def warn_of_lookalikes(directories: Directories) -> None:
     """Name the directories that look like partitions, and are none."""
-    for path in directories.foreign:
+    for path in directories.lookalikes:
         _logger.warning(
             "%s is no partition, although its name is that of one: it has %s, and no file of a "
             "partition. It is left unchanged,"
             " and a broker would take it for a topic: move it",
             path,
-            find_foreign_name(path, follow_links=True),
+            find_unknown_name(path, follow_links=True),
         )
 
 
@@ -220,8 +220,8 @@ def _make_partitions(
     A few are left to one sync of all. Many are made in parallel, each with its sync: a disk commits
     concurrent syncs together.
     """
-    places = [(topic, number) for topic in topics for number in topic.numbers]
-    are_few = len(places) <= FEW_PARTITIONS
+    topic_partitions = [(topic, number) for topic in topics for number in topic.numbers]
+    are_few = len(topic_partitions) <= FEW_PARTITIONS
 
     def make(topic_and_number: tuple[Topic, int]) -> Path:
         return make_partition(
@@ -229,11 +229,11 @@ def _make_partitions(
         )
 
     if are_few:
-        return [make(topic_and_number) for topic_and_number in places]
+        return [make(topic_and_number) for topic_and_number in topic_partitions]
     from concurrent.futures import ThreadPoolExecutor  # slow to import, and seldom needed
 
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        for _ in pool.map(make, places):
+        for _ in pool.map(make, topic_partitions):
             continue
     return []
 
@@ -258,7 +258,7 @@ def make_partition(
     path = directory / file_names.partition_name(topic.name, number)
     if not files.mkdir(path, files.directory_mode(mode), exist_ok=True):
         check_link(path, follow_links)
-        name = find_foreign_name(path, follow_links)
+        name = find_unknown_name(path, follow_links)
         if name is not None:
             problem = "a directory of this name exists, and is no partition: move it"
             raise ForeignDirectoryError(
@@ -374,7 +374,7 @@ def retire_partition(
     topic_id = read_topic_id(path)
     if topic_id not in (topic.topic_id, None):
         return  # a newer topic of this name that a broker created
-    if topic_id is None and find_foreign_name(path, follow_links=True) is not None:
+    if topic_id is None and find_unknown_name(path, follow_links=True) is not None:
         return
     if retire is not None:
         retire(number, path)
@@ -399,10 +399,10 @@ def purge_retired(
             if facts is None or now_ms - facts.changed_ms < delay_ms:
                 continue
             is_link = files.is_link(path)
-            foreign_names = _remove_files(path) if follow_links or not is_link else []
-            if foreign_names and not is_link:
-                listed = ", ".join(foreign_names[:_NAMES_SHOWN])
-                if len(foreign_names) > _NAMES_SHOWN:
+            unknown_names = _remove_files(path) if follow_links or not is_link else []
+            if unknown_names and not is_link:
+                listed = ", ".join(unknown_names[:_NAMES_SHOWN])
+                if len(unknown_names) > _NAMES_SHOWN:
                     listed += ", …"
                 raise StorageError(
                     f"it has names that no partition has ({listed}): move them",
@@ -425,14 +425,14 @@ def purge_retired(
 
 def _remove_files(path: Path) -> list[str]:
     """Remove the files of a retired partition; the names that are left."""
-    foreign_names = []
+    unknown_names = []
     folders = set(files.directories(path))
     for name in files.listing(path):
         if name in folders or not file_names.is_of_partition(name):
-            foreign_names.append(name)
+            unknown_names.append(name)
         else:
             files.unlink(path / name, missing_ok=True)
-    return foreign_names
+    return unknown_names
 
 
 # ---- recovery of topics ---------------------------------------------------------------------------
@@ -452,34 +452,33 @@ def find_registry_changes(
     topics_before: Mapping[str, Topic],
     directories: Directories,
     *,
-    foreign: bool,
+    broker_wrote: bool,
     reading: bool = False,
 ) -> RegistryChanges:
     """Compare registry and directories: topics, partitions and identities that only the directories
     contain.
 
-    `foreign`: a broker used the directory since embedlog's last close. Only then a topic without
-    directories counts as deleted, and one with another id as a new topic of the same name. Without
-    foreign use such a topic is left unchanged, and its partitions report the loss. `reading`:
-    nothing will be written, so a topic without an id, as brokers before 2.8 created them, gets one
-    derived from its name. Raises ForeignDirectoryError if the partitions of a topic have different
-    ids.
+    `broker_wrote`: a broker used the directory since embedlog's last close. Only then a topic
+    without directories counts as deleted, and one with another id as a new topic of the same name.
+    Otherwise such a topic is left unchanged, and its partitions report the loss. `reading`: nothing
+    will be written, so a topic without an id, as brokers before 2.8 created them, gets one derived
+    from its name. Raises ForeignDirectoryError if the partitions of a topic have different ids.
     """
     topics = []
     for name, numbers in directories.live.items():
         topic = topics_before.get(name)
-        if topic is None or (foreign and topic.state != "creating"):
-            present = _topic_of_directories(name, topic, numbers, reading)
+        if topic is None or (broker_wrote and topic.state != "creating"):
+            new_topic = _topic_of_directories(name, topic, numbers, reading)
         elif topic.state == "live":
-            present = _grow(topic, numbers)
+            new_topic = _grow(topic, numbers)
         else:
             continue
-        if present != topic:
-            topics.append(present)
+        if new_topic != topic:
+            topics.append(new_topic)
     removed = [
         name
         for name, topic in topics_before.items()
-        if foreign and topic.state == "live" and name not in directories.live
+        if broker_wrote and topic.state == "live" and name not in directories.live
     ]
     return RegistryChanges(tuple(topics), tuple(removed))
 

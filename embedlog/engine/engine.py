@@ -307,17 +307,17 @@ class Engine:
         """
         return True
 
-    def places(self) -> list[Path]:
+    def directory_paths(self) -> list[Path]:
         """The paths of all directories of the log, also of those that are away."""
         return [self.path]
 
-    def existing(self, places: Iterable[tuple[str, int]]) -> Sequence[LogPartition]:
-        """The open partitions of these places, without those that do not exist, after one read of
-        the topics.
+    def existing(self, topic_partitions: Iterable[tuple[str, int]]) -> Sequence[LogPartition]:
+        """The open partitions of these topics and numbers, without those that do not exist, after
+        one read of the topics.
         """
         self.refresh_topics()
         partitions = []
-        for name, number in places:
+        for name, number in topic_partitions:
             try:
                 topic = self.registry.live(name)
                 partition = self._partitions.get((name, number))
@@ -380,7 +380,7 @@ class Engine:
             return True  # at once: the path to a waiting reader is latency critical
         waiter.reset()
         if not brief:
-            # no record: check that the page is still the present one
+            # no record: check that the page is still the current one
             for partition, _ in (*tails, *notices):
                 partition.check_page()
         self.check_open()

@@ -155,7 +155,7 @@ class LogDirectory:
             return
         directories = self._scan()
         if first:
-            topic_directories.warn_of_foreign(directories)
+            topic_directories.warn_of_lookalikes(directories)
         linked = files.links(self.path)
         for numbers in directories.live.values():
             for path in numbers.values():
@@ -165,7 +165,7 @@ class LogDirectory:
             self._read_topics(directories)
             return
         changes = topic_directories.find_registry_changes(
-            self._topics_by_name(), directories, foreign=self.directory.foreign
+            self._topics_by_name(), directories, broker_wrote=self.directory.broker_wrote
         )
         if changes.topics or changes.removed:
             self.registry.change(changes.topics, changes.removed)
@@ -174,7 +174,7 @@ class LogDirectory:
                 self._half_deleted = True
             else:
                 self.topic_changes.finish_creation(topic)
-        if self.directory.foreign:
+        if self.directory.broker_wrote:
             self._forget_marks(directories)
 
     def interpose(self, interposer: Interposer | None) -> None:
@@ -208,7 +208,7 @@ class LogDirectory:
 
     @staticmethod
     def _forget_marks(directories: topic_directories.Directories) -> None:
-        """Remove DIRTY marks, which are invalid after foreign use."""
+        """Remove DIRTY marks, which are invalid after a broker wrote."""
         for numbers in directories.live.values():
             for path in numbers.values():
                 files.unlink(path / file_names.DIRTY, missing_ok=True)
@@ -222,7 +222,7 @@ class LogDirectory:
             directory.page,
             read_only=self.read_only,
             clean=directory.clean,
-            foreign=directory.foreign,
+            broker_wrote=directory.broker_wrote,
             visit=directory.visit,
             locked=self.config.shared == "locks",
             mode=self.config.file_mode,
@@ -253,7 +253,7 @@ class LogDirectory:
         self.context.incarnation = self.directory.incarnation
         self.context.directory_page = self.directory.page
         self.context.clean = self.directory.clean
-        self.context.foreign = self.directory.foreign
+        self.context.broker_wrote = self.directory.broker_wrote
         self.context.seen = self.directory.seen
         self.context.visit = self.directory.visit
         return live
@@ -317,9 +317,9 @@ class LogDirectory:
         """Take topics from the directories into memory. In a set the file of topics is the truth,
         unless a broker was there: a malformed or other topic id then concerns one partition.
         """
-        foreign = self.directory.foreign or not self.in_set
+        broker_wrote = self.directory.broker_wrote or not self.in_set
         changes = topic_directories.find_registry_changes(
-            self._topics_by_name(), directories, foreign=foreign, reading=True
+            self._topics_by_name(), directories, broker_wrote=broker_wrote, reading=True
         )
         self.registry.change_in_memory(changes.topics, changes.removed)
 
@@ -352,7 +352,7 @@ class LogDirectory:
         if partition is None:
             return
         is_gone = topic is None or topic.state == "deleting" or number not in topic.numbers
-        if topic is None or is_gone or topic.id_bytes != partition.topic_id:
+        if topic is None or is_gone or topic.id_bytes != partition.topic_id_bytes:
             del self.partitions[name, number]
             self._applied.pop((name, number), None)
             self._closed_places.add((name, number))
@@ -364,11 +364,11 @@ class LogDirectory:
             self._applied[name, number] = dict(settings)
 
     def apply_settings(self) -> None:
-        """Apply the present `settings_of` each topic to its open partitions."""
+        """Apply the current `settings_of` each topic to its open partitions."""
         with self._mutex:
             for (name, number), partition in self.partitions.items():
                 topic = self.registry.get(name)
-                if topic is not None and topic.id_bytes == partition.topic_id:
+                if topic is not None and topic.id_bytes == partition.topic_id_bytes:
                     self._applied.pop((name, number), None)
                     partition.apply_config(self._config_of(topic))
 
@@ -418,20 +418,22 @@ class LogDirectory:
             partition = self.partitions.get((name, number))
             if partition is None:
                 # another thread may have read the topics after `topic` was read
-                present = self.registry.live(name)
-                if present.id_bytes != topic.id_bytes:
+                current_topic = self.registry.live(name)
+                if current_topic.id_bytes != topic.id_bytes:
                     raise UnknownTopicOrPartitionError(
                         f"topic {name!r} was deleted and created again", path=self.path
                     )
                 path = self.path / file_names.partition_name(name, number)
                 topic_directories.check_link(path, self.config.follow_links)
-                settings = dict(self.settings_of(present))
+                settings = dict(self.settings_of(current_topic))
                 # a late reader of the deleted topic may have opened its files again
                 if (name, number) in self._closed_places:
                     self._closed_places.discard((name, number))
                     self.context.handles.forget(str(path))
                 config = self.config.topic_config(settings)
-                partition = Partition(self.context, name, number, path, present.id_bytes, config)
+                partition = Partition(
+                    self.context, name, number, path, current_topic.id_bytes, config
+                )
                 self.partitions[name, number] = partition
                 self._applied[name, number] = settings
         return partition
@@ -483,7 +485,7 @@ class LogDirectory:
     def _close_all(self) -> None:
         """As the last process: close every dirty partition cleanly."""
         # after a broker that was killed no mark shows what is dirty
-        are_all_dirty = self.directory.foreign and not self.directory.clean
+        are_all_dirty = self.directory.broker_wrote and not self.directory.clean
         dirty = [
             partition
             for partition in self.all_partitions(loaded_only=not are_all_dirty)

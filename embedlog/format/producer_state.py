@@ -414,10 +414,10 @@ def select_snapshots(
 
     Those above the log end, and those at or below the log start, are always removed.
     """
-    present = set(offsets)
+    snapshot_offsets = set(offsets)
     bases = set(segment_bases)
-    newest = max(present - bases, default=-1)
-    required = present & bases
+    newest = max(snapshot_offsets - bases, default=-1)
+    required = snapshot_offsets & bases
     if newest >= max(bases, default=0):
         required.add(newest)
     return {offset for offset in required if log_start < offset <= log_end}

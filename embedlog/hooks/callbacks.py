@@ -32,7 +32,7 @@ def interrupts(error: BaseException) -> bool:
 
 
 def report(logger: logging.Logger, message: str, *arguments: object) -> None:
-    """Log the present exception, and raise nothing: log handlers are user code, and may raise."""
+    """Log the current exception, and raise nothing: log handlers are user code, and may raise."""
     try:
         logger.exception(message, *arguments)
     except BaseException:  # noqa: BLE001  (top of the thread)
@@ -40,7 +40,7 @@ def report(logger: logging.Logger, message: str, *arguments: object) -> None:
 
 
 def hook() -> None:
-    """Pass the present exception to `threading.excepthook`, which is user code too, as the last
+    """Pass the current exception to `threading.excepthook`, which is user code too, as the last
     possible report.
     """
     with contextlib.suppress(BaseException):

@@ -145,9 +145,9 @@ def check_root(
             str(directory),
             "no partition",
             expected="files of a partition",
-            found=topic_directories.find_foreign_name(directory, follow_links=True),
+            found=topic_directories.find_unknown_name(directory, follow_links=True),
         )
-        for directory in topic_directories.scan_directories(path).foreign
+        for directory in topic_directories.scan_directories(path).lookalikes
     ]
     return findings
 
@@ -206,7 +206,7 @@ class ClosedDirectory:
         """`use` is its last use, if the caller knows it."""
         self.path = path
         self.findings: list[Finding] = []
-        self.clean, self.foreign = self._last_use() if use is None else use
+        self.clean, self.broker_wrote = self._last_use() if use is None else use
         self._visit = identity.read_visit(path)
         self.log_starts = self._offsets(file_names.LOG_STARTS)
         self.cleaned = self._offsets(file_names.CLEANER)
@@ -216,7 +216,7 @@ class ClosedDirectory:
             return find_last_use(self.path)
         except EmbedlogError as problem:
             self.findings.append(Finding.of("directory", self.path, problem))
-            return Use(clean=False, by_broker=True)
+            return Use(clean=False, broker_wrote=True)
 
     def _offsets(self, name: str) -> checkpoints.Offsets:
         try:
@@ -238,13 +238,13 @@ class ClosedDirectory:
         topics = {topic.name: topic for topic in registry.all()}
         for name in sorted(topics.keys() | directories.keys()):
             topic = topics.get(name)
-            present = directories.get(name, {})
+            existing = directories.get(name, {})
             required: set[int] = set()
             if topic is not None and topic.state == "live":
                 required = {number for number in topic.numbers if number < topic.partitions}
-            for number in sorted(required | present.keys()):
+            for number in sorted(required | existing.keys()):
                 path = self.path / file_names.partition_name(name, number)
-                if number not in present:
+                if number not in existing:
                     self.findings.append(missing_partition(path, name, number))
                     continue
                 settings = {} if topic is None else topic.config
@@ -275,15 +275,15 @@ class ClosedDirectory:
     def facts_of(self, partition: PartitionPlace) -> PartitionFacts:
         """What the files of the directory say about a partition."""
         key = partition.topic, partition.number
-        foreign = self.foreign or is_outdated(partition, self._visit)
+        broker_wrote = self.broker_wrote or is_outdated(partition, self._visit)
         return PartitionFacts(
             partition.path,
             partition.topic,
             partition.number,
             partition.topic_id,
-            gaps_allowed=partition.gaps_allowed or foreign,
+            gaps_allowed=partition.gaps_allowed or broker_wrote,
             clean=self.clean,
-            foreign=foreign,
+            broker_wrote=broker_wrote,
             log_start=self.log_starts.get(key, 0),
             compacted=partition.compacted or self.cleaned.get(key, 0) > 0,
             identified=partition.identified,

@@ -42,7 +42,7 @@ class PartitionFacts:
     topic_id: str | None = None
     gaps_allowed: bool = False  # the topic is compacted, or a broker wrote here
     clean: bool = True  # the directory was closed in order, or is open
-    foreign: bool = False  # a broker wrote here last: the manifest may be older than the files
+    broker_wrote: bool = False  # a broker wrote here last: the manifest may be older than the files
     log_start: int = 0
     compacted: bool = False  # the settings of the topic, or the cleaner's checkpoint, say so
     # a file has named the topic's id: before Kafka 2.8 a partition had no partition.metadata
@@ -53,7 +53,7 @@ class PartitionFacts:
 
     def sealed_without_gaps(self, manifest: Manifest | None) -> Mapping[int, SegmentInfo]:
         """The sealed segments by the manifest; none if offsets may be missing between segments."""
-        if manifest is None or self.gaps_allowed or self.foreign:
+        if manifest is None or self.gaps_allowed or self.broker_wrote:
             return {}
         return manifest.segments
 
@@ -81,9 +81,9 @@ class PartitionResult:
 class PartitionCheck:
     """The check of one partition. Threads: one."""
 
-    def __init__(self, facts: PartitionFacts, note: Callable[[int], object]) -> None:
+    def __init__(self, facts: PartitionFacts, advance: Callable[[int], object]) -> None:
         self._facts = facts
-        self._note = note
+        self._advance = advance
         self._directory = facts.directory
         self._checked = PartitionResult()
         self._epochs: checkpoints.EpochCache | None = None
@@ -104,9 +104,9 @@ class PartitionCheck:
             names = self._plan_names(names, manifest)
             bases = self._bases_above_start(file_names.bases(names))
         else:
-            present_bases = set(file_names.bases(names))
+            existing_bases = set(file_names.bases(names))
             bases = [
-                info.base for info in facts.segments if info.base in present_bases or info.size
+                info.base for info in facts.segments if info.base in existing_bases or info.size
             ]
         self._check_segments(bases, infos)
         self._check_small_files(names)
@@ -291,7 +291,7 @@ class PartitionCheck:
         """The names after the next opening for writing; what it will finish is a note."""
         facts = self._facts
         sealed = facts.sealed_without_gaps(manifest)
-        plan = leftovers.make_plan(self._directory, names, sealed, foreign=facts.foreign)
+        plan = leftovers.make_plan(self._directory, names, sealed, broker_wrote=facts.broker_wrote)
         self._checked.plan = plan
         if plan.swaps:
             self._add(
@@ -312,19 +312,19 @@ class PartitionCheck:
         """All but the segments that a load after a crash sets aside unread."""
         manifest = self._checked.manifest
         facts = self._facts
-        if facts.clean or facts.foreign or manifest is None or manifest.start is None:
+        if facts.clean or facts.broker_wrote or manifest is None or manifest.start is None:
             return bases
         return bases[len(leftovers.segments_below(bases, self._required_start())) :]
 
     # ---- manifest --------------------------------------------------------------------------------
 
-    def _read_manifest(self, names: list[str], topic_id: bytes) -> Manifest | None:
+    def _read_manifest(self, names: list[str], topic_id_bytes: bytes) -> Manifest | None:
         """The manifest; None if there is none, or if it is older than the files."""
         if file_names.MANIFEST not in names:
-            if not self._facts.foreign and file_names.DURABLE in names:
+            if not self._facts.broker_wrote and file_names.DURABLE in names:
                 self._add("manifest", file_names.MANIFEST, "the file is missing")
             return None
-        manifest = Manifest(self._directory, topic_id)
+        manifest = Manifest(self._directory, topic_id_bytes)
         try:
             manifest.refresh()
         except EmbedlogError as problem:
@@ -340,7 +340,7 @@ class PartitionCheck:
                 manifest.understood_bytes,
             )
         self._checked.manifest = manifest
-        return None if self._facts.foreign else manifest
+        return None if self._facts.broker_wrote else manifest
 
     def _infos_by_base(self, manifest: Manifest | None) -> dict[int, SegmentInfo]:
         """What is known of each segment, as published, or by the manifest."""
@@ -359,7 +359,7 @@ class PartitionCheck:
         end = self._required_start()
         epoch = -1
         durable = self._facts.durable_offset()
-        if bases and bases[0] > end and not self._facts.foreign:
+        if bases and bases[0] > end and not self._facts.broker_wrote:
             self._add_missing(bases[0], end, bases[0])
         for number, base in enumerate(bases):
             next_base = bases[number + 1] if number + 1 < len(bases) else -1
@@ -384,7 +384,7 @@ class PartitionCheck:
                 plan=plan,
                 is_read_again=not self._facts.clean and base >= durable,
             )
-            check = SegmentCheck(segment, self._epochs, self._signs, self._note)
+            check = SegmentCheck(segment, self._epochs, self._signs, self._advance)
             if not files.exists(check.path):
                 end = base if info is None else info.next_offset
                 self._add_missing(base, base, end)
@@ -406,7 +406,7 @@ class PartitionCheck:
         facts = self._facts
         if manifest is None or manifest.start is None:
             return facts.log_start
-        if facts.foreign or facts.segments is not None:
+        if facts.broker_wrote or facts.segments is not None:
             return facts.log_start
         return max(facts.log_start, manifest.start.offset)
 
@@ -415,7 +415,9 @@ class PartitionCheck:
         """Whether offsets may be missing in a segment that is not described."""
         facts = self._facts
         manifest = self._checked.manifest
-        return facts.gaps_allowed or facts.foreign or manifest is None or manifest.start is None
+        return (
+            facts.gaps_allowed or facts.broker_wrote or manifest is None or manifest.start is None
+        )
 
     def _has_noted_gaps(self, base: int) -> bool:
         """Whether the manifest says of an undescribed segment that offsets are missing in it."""
@@ -446,7 +448,7 @@ class PartitionCheck:
         """The bytes to check: those that are known, or those of the file. Others are a finding."""
         name = file_names.file_name(base, file_names.LOG)
         if self._checked.plan is not None:
-            name = self._checked.plan.present_name(name)
+            name = self._checked.plan.current_name(name)
         facts = files.facts_of(self._directory / name)
         size = 0 if facts is None else facts.size
         if info is None or size <= info.size:
@@ -506,7 +508,9 @@ class PartitionCheck:
         """Missing offsets that nothing explains, by the rule of a load (`partition/recovery`)."""
         manifest = self._checked.manifest
         facts = self._facts
-        is_described = not facts.foreign and manifest is not None and manifest.start is not None
+        is_described = (
+            not facts.broker_wrote and manifest is not None and manifest.start is not None
+        )
         if is_described or facts.compacted or self._signs.found or self._has_damage():
             return
         plan = self._checked.plan

@@ -53,7 +53,7 @@ def finish_interrupted(facts: PartitionFacts, checked: PartitionResult) -> str:
     A repair begins with it: it must not judge files by names that they are about to lose.
     """
     sealed = facts.sealed_without_gaps(checked.manifest)
-    leftovers.settle(facts.directory, sealed, write=True, foreign=facts.foreign)
+    leftovers.carry_out(facts.directory, sealed, write=True, broker_wrote=facts.broker_wrote)
     files.sync_directory(facts.directory)
     return (
         f"{facts.topic}-{facts.number}: an interrupted replacement or deletion of segments is "
@@ -82,23 +82,23 @@ class ClosedPartitionRepair:
         self._repair_identity(kinds)
         spans = [span for check in self._checked.segments for span in check.spans]
         if any(span.unproven for span in spans):
-            self._note("the log is left as it is: a header that is not as written is not known")
+            self._report("the log is left as it is: a header that is not as written is not known")
         elif any(span.header for span in spans) or kinds & {"records", "missing-records"}:
             self._repair_log()
         for finding in self._checked.findings:
             if finding.kind == "gap":  # an opening for writing describes the segments as they are
-                self._note(
+                self._report(
                     f"the gap from offset {finding.first_offset} to {finding.end_offset - 1} is "
                     "accepted"
                 )
         self._repair_caches(kinds)
         if "overflow" in kinds:
-            self._note(
+            self._report(
                 "a segment with offsets that its index cannot hold is split by the next load"
             )
         files.sync_directory(self._directory)
 
-    def _note(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         self.done.append(f"{self._facts.topic}-{self._facts.number}: {text}")
 
     def _repair_identity(self, kinds: set[str]) -> None:
@@ -106,10 +106,10 @@ class ClosedPartitionRepair:
             return
         if self._facts.topic_id is not None:
             identity.write_topic_id(self._directory, self._facts.topic_id, self._mode)
-            self._note(f"{file_names.PARTITION_METADATA} is written again")
+            self._report(f"{file_names.PARTITION_METADATA} is written again")
         else:  # nothing else knows the id: the next load gives the topic a new one
             copy = files.set_damaged_aside(self._directory / file_names.PARTITION_METADATA)
-            self._note(
+            self._report(
                 f"{file_names.PARTITION_METADATA} is kept as {copy}: the topic gets a new id, "
                 "unknown to its brokers"
             )
@@ -150,7 +150,7 @@ class ClosedPartitionRepair:
             last_base = bases[-1]
         if self._end > max(log_end, last_base):
             segment.create(self._directory, self._end, self._mode)
-            self._note(
+            self._report(
                 f"the log continues at offset {self._end}; the records before it from "
                 f"{max(log_end, 0)} on are lost"
             )
@@ -172,7 +172,7 @@ class ClosedPartitionRepair:
         end = check.segment.size
         size = self._excess_bytes(check)
         if size and segment.has_batch(check.path, end, end + size):
-            self._note(
+            self._report(
                 f"{check.path.name} is left as it is: batches follow byte {end}, where it has ended"
             )
             return False
@@ -193,7 +193,7 @@ class ClosedPartitionRepair:
         """Copy bytes that are cut, as a recovery does."""
         target = self._kept_path(check, position)
         segment.copy_aside(check.path, position, position + size, target, self._mode)
-        self._note(
+        self._report(
             f"{size} bytes are cut out of {check.path.name} at byte {position}, and kept in "
             f"{target.name}"
         )
@@ -225,7 +225,7 @@ class ClosedPartitionRepair:
 
     def _restore_offset(self, check: SegmentCheck, span: SegmentSpan, data: bytes) -> bytes:
         """The first bytes of a batch with the offset that its neighbours leave."""
-        self._note(
+        self._report(
             f"the header of the batch at byte {span.start} of {check.path.name} is restored: "
             f"offset {span.first_offset}"
         )
@@ -239,7 +239,7 @@ class ClosedPartitionRepair:
         marker = restore(data, span.first_offset, check.epoch_at(span.first_offset, data))
         if marker is None:
             return b""
-        self._note(f"the transaction marker at offset {span.first_offset} is restored")
+        self._report(f"the transaction marker at offset {span.first_offset} is restored")
         return marker
 
     def _remove_caches(self, changed: list[SegmentCheck]) -> None:
@@ -263,7 +263,7 @@ class ClosedPartitionRepair:
         files.
         """
         manifest = self._checked.manifest
-        if manifest is None or manifest.start is None or self._facts.foreign or not bases:
+        if manifest is None or manifest.start is None or self._facts.broker_wrote or not bases:
             return
         start = manifest.start
         infos = []
@@ -273,7 +273,7 @@ class ClosedPartitionRepair:
         first = max(start.offset, bases[0])
         gaps = -1 if infos[-1].gapless else infos[-1].base
         if first > start.offset:
-            self._note(
+            self._report(
                 f"the log starts at offset {first}; the records from {start.offset} on are lost"
             )
         manifest.rewrite(infos, Start(first, gaps, start.visit))
@@ -344,16 +344,16 @@ class ClosedPartitionRepair:
                     self._directory, check.segment.base, file_names.TRANSACTION_INDEX
                 )
                 files.unlink(path, missing_ok=True)
-                self._note(f"the indexes of {check.path.name} are made again")
+                self._report(f"the indexes of {check.path.name} are made again")
         for finding in self._checked.findings:
             if finding.kind in ("snapshot", "durable"):
                 files.unlink(finding.path, missing_ok=True)
-                self._note(f"{Path(finding.path).name} is removed")
+                self._report(f"{Path(finding.path).name} is removed")
         if kinds & {"epochs", "missing-epochs"}:
             self._repair_epochs()
             for check in self._checked.segments:
                 self._forget_indexes(check)
-            self._note(f"{file_names.EPOCHS} is made again")
+            self._report(f"{file_names.EPOCHS} is made again")
         if "manifest" in kinds:
             self._repair_manifest()
 
@@ -396,4 +396,4 @@ class ClosedPartitionRepair:
             if not manifest.is_whole:
                 start = start._replace(offset=max(start.offset, self._facts.log_start))
             manifest.rewrite(infos, start)
-        self._note(f"{file_names.MANIFEST} is written again")
+        self._report(f"{file_names.MANIFEST} is written again")

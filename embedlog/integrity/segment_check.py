@@ -37,7 +37,7 @@ _ENTRIES: Final = {
 
 GAPS_MAX: Final = 3  # of a segment that are named: a compacted one has many
 
-Note = Callable[[int], object]  # gets the bytes that were read
+Advance = Callable[[int], object]  # gets the bytes that were read
 
 
 class IndexEntries(NamedTuple):
@@ -69,7 +69,7 @@ class CheckedSegment(NamedTuple):
     # loss took their names
     is_read_again: bool = False
 
-    def present_path(self, suffix: str) -> Path | None:
+    def current_path(self, suffix: str) -> Path | None:
         """The path of a file of the segment, None if it has none, or if the next opening for
         writing removes it.
         """
@@ -77,7 +77,7 @@ class CheckedSegment(NamedTuple):
         if self.plan is not None:
             if name not in self.plan.names:
                 return None
-            name = self.plan.present_name(name)
+            name = self.plan.current_name(name)
         return self.directory / name
 
     @property
@@ -96,13 +96,13 @@ class SegmentCheck:
         segment: CheckedSegment,
         epochs: checkpoints.EpochCache | None,
         signs: CompactionSigns,
-        note: Note,
+        advance: Advance,
     ) -> None:
         self.segment = segment
         self._epochs = epochs
         self._signs = signs
-        self._note = note
-        log_path = segment.present_path(file_names.LOG)
+        self._advance = advance
+        log_path = segment.current_path(file_names.LOG)
         self.path = log_path or file_names.segment_path(segment.directory, segment.base)
         self.findings: list[Finding] = []
         self.spans: list[SegmentSpan] = []
@@ -222,8 +222,8 @@ class SegmentCheck:
         )
 
     def _name_of(self, suffix: str) -> str:
-        """The present name of a file of the segment, or the one that a missing file would have."""
-        path = self.segment.present_path(suffix)
+        """The current name of a file of the segment, or the one that a missing file would have."""
+        path = self.segment.current_path(suffix)
         return file_names.file_name(self.segment.base, suffix) if path is None else path.name
 
     # ---- the log ---------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ class SegmentCheck:
             )
 
     def _check_batches(self, fd: int, batches: Batches) -> None:
-        self._note(int(batches["size"].sum()))
+        self._advance(int(batches["size"].sum()))
         self._judge_offsets(self._offset_entries, batches)
         self._judge_times(batches)
         self._signs.add(batches)
@@ -313,7 +313,7 @@ class SegmentCheck:
                 self._other_epoch = (int(batch["position"]), expected, int(batch["leader_epoch"]))
 
     def _note_epochs(self, batches: Batches) -> None:
-        """Note where epochs begin: they never fall within a log."""
+        """Remember where epochs begin: they never fall within a log."""
         epochs = batches["leader_epoch"]
         self.has_epochs = self.has_epochs or bool((epochs != checkpoints.NO_EPOCH).any())
         is_change = np.concatenate(([True], epochs[1:] != epochs[:-1]))
@@ -322,7 +322,7 @@ class SegmentCheck:
                 self.epochs.assign(int(epochs[row]), int(batches["base_offset"][row]))
 
     def _note_gaps(self, batches: Batches) -> None:
-        """Note the first gaps between batches."""
+        """Remember the first gaps between batches."""
         ends = batches["base_offset"] + batches["last_offset_delta"] + 1
         expected_offsets = np.concatenate(([self._last_end], ends[:-1]))
         rows = np.flatnonzero(batches["base_offset"] > expected_offsets)
@@ -337,7 +337,7 @@ class SegmentCheck:
         )
 
     def _note_marker(self, fd: int, batch: Batches) -> None:
-        """Note an abort marker."""
+        """Remember an abort marker."""
         position = int(batch["position"][0])
         size = int(batch["size"][0])
         data = memoryview(files.pread(fd, size, position, self.path))
@@ -376,7 +376,7 @@ class SegmentCheck:
         known.
         """
         layout = np.dtype(_ENTRIES[suffix])
-        path = self.segment.present_path(suffix)
+        path = self.segment.current_path(suffix)
         name = self._name_of(suffix)
         raw = None if path is None else files.read_bytes(path, index.INDEX_BYTES_MAX)
         if raw is None:
@@ -501,7 +501,7 @@ class SegmentCheck:
         """
         info = self.segment.info
         base = self.segment.base
-        path = self.segment.present_path(file_names.TRANSACTION_INDEX)
+        path = self.segment.current_path(file_names.TRANSACTION_INDEX)
         name = self._name_of(file_names.TRANSACTION_INDEX)
         raw = b""
         if path is not None:

@@ -96,7 +96,7 @@ class Copying:
         self._ended = False
 
     def end(self) -> None:
-        """End the run after the present transaction. From any thread, and from signal handlers."""
+        """End the run after the current transaction. From any thread, and from signal handlers."""
         self._ended = True
         self._source.wake()
 
@@ -107,7 +107,7 @@ class Copying:
     # ---- the loop --------------------------------------------------------------------------------
 
     def run(self, *, follow: bool, progress: Advance) -> None:
-        """Copy up to the present ends, or until `end`. Raises FencedError if another mirror took
+        """Copy up to the current ends, or until `end`. Raises FencedError if another mirror took
         over.
         """
         try:
@@ -144,10 +144,10 @@ class Copying:
             progress(copied_offsets, max(copied_offsets, total))
             if follow and time.monotonic() >= due:
                 self._refresh()
-                self._settle()
+                self._commit_positions()
                 self.groups.copy()
                 due = time.monotonic() + REFRESH_S
-        self._settle()
+        self._commit_positions()
         self.groups.copy()
 
     def _take_over_state(self) -> None:
@@ -208,12 +208,12 @@ class Copying:
             return
         complete = [tp for tp, end in ends.items() if self._source.position(tp).offset >= end]
         if complete:
-            self._settle(complete)
+            self._commit_positions(complete)
             self._source.remove(complete)
             for tp in complete:
                 del ends[tp]
 
-    def _settle(self, partitions: list[TopicPartition] | None = None) -> None:
+    def _commit_positions(self, partitions: list[TopicPartition] | None = None) -> None:
         """Commit positions after offsets without records, such as markers: their deletion is no
         loss.
         """

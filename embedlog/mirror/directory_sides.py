@@ -1,7 +1,7 @@
 """Contains the sides of a mirror that are log directories, or sets of them.
 
 - A source is only read: it may be opened read-only, and other processes write it meanwhile.
-- A record with a timestamp before 1970 gets the present time, because no side accepts it.
+- A record with a timestamp before 1970 gets the current time, because no side accepts it.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def state_topic_of(name: str) -> TopicFacts:
 
 
 def _valid_timestamps(timestamps_ms: Sequence[int]) -> Sequence[int]:
-    """Timestamps that a log accepts: one before 1970 becomes the present time."""
+    """Timestamps that a log accepts: one before 1970 becomes the current time."""
     if min(timestamps_ms) >= 0:
         return timestamps_ms
     now_ms = time.time_ns() // 1_000_000

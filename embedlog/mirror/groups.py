@@ -3,10 +3,10 @@
 - A translated offset is never after the exact one; one that is not copied yet is the
   end of the copy.
 - A group with members at the target is left alone.
-- An offset at the target moves back only if the mirror committed the present one.
-- The state has the next offset before its commit, beside the present one if the mirror committed
+- An offset at the target moves back only if the mirror committed the current one.
+- The state has the next offset before its commit, beside the current one if the mirror committed
   it. So the next mirror knows the commit of one that was killed between the two.
-- The state forgets an offset that was not committed, and one that is no longer the present one.
+- The state forgets an offset that was not committed, and one that is no longer the current one.
   Members can commit the same offset later. Nothing is noted while the group has members: the mirror
   looks for them first.
 """
@@ -64,7 +64,7 @@ class GroupCopies:
         target_offsets = self.target.group_offsets(group)
         bounds = self.target.bounds(targets.values())
         changed: dict[TopicPartition, int] = {}
-        # of the present offsets at the target, those that the mirror committed
+        # of the current offsets at the target, those that the mirror committed
         own: dict[TopicPartition, tuple[int, ...]] = {}
         for tp, offset in source_offsets.items():
             start, end = bounds[targets[tp]]
@@ -72,27 +72,27 @@ class GroupCopies:
             if translated is None:
                 translated = end
             translated = max(start, translated)
-            present = target_offsets.get(targets[tp])
+            target_offset = target_offsets.get(targets[tp])
             own[tp] = ()
-            if present is None:
+            if target_offset is None:
                 changed[tp] = translated
                 continue
-            if present in self.state.groups.get((group, tp), ()):
-                own[tp] = (present,)
-            if translated > present or (own[tp] and translated != present):
+            if target_offset in self.state.groups.get((group, tp), ()):
+                own[tp] = (target_offset,)
+            if translated > target_offset or (own[tp] and translated != target_offset):
                 changed[tp] = translated
         if changed and not self._commit(group, targets, changed, own):
             if group not in self._busy:
                 self.notice(f"group {group} has members at the target: its offsets are not copied")
             self._busy.add(group)
-            self._note(group, own)
+            self._write_possible(group, own)
             return
         positions = self.state.positions
         if all(offset <= positions[tp].offset for tp, offset in source_offsets.items()):
             self._complete[group] = source_offsets
         self._busy.discard(group)
         self.offsets |= {(group, targets[tp]): offset for tp, offset in changed.items()}
-        self._note(group, own | {tp: (offset,) for tp, offset in changed.items()})
+        self._write_possible(group, own | {tp: (offset,) for tp, offset in changed.items()})
 
     def _commit(
         self,
@@ -105,16 +105,18 @@ class GroupCopies:
         offsets = {targets[tp]: offset for tp, offset in changed.items()}
         if not self.target.may_commit_group(group, offsets):
             return False
-        self._note(group, {tp: (*own[tp], offset) for tp, offset in changed.items()})
+        self._write_possible(group, {tp: (*own[tp], offset) for tp, offset in changed.items()})
         return self.target.commit_group(group, offsets)
 
-    def _note(self, group: str, offsets: Mapping[TopicPartition, tuple[int, ...]]) -> None:
+    def _write_possible(
+        self, group: str, offsets: Mapping[TopicPartition, tuple[int, ...]]
+    ) -> None:
         """Write the offsets of which the mirror has committed one, where the state has others."""
-        noted = self.state.groups
+        recorded = self.state.groups
         changed = [
             (tp, possible)
             for tp, possible in offsets.items()
-            if possible != noted.get((group, tp), ())
+            if possible != recorded.get((group, tp), ())
         ]
         lines = self.state.lines_of_commits(group, changed)
         if lines:

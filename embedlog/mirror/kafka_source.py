@@ -67,7 +67,7 @@ class KafkaSource(KafkaSide):
             error = message.error()
             if tp not in self._positions:
                 if error is not None:
-                    self._note(error, tp)
+                    self._keep_error(error, tp)
             elif error is None:
                 by_partition.setdefault(tp, []).append(message)
                 epoch = message.leader_epoch()
@@ -77,13 +77,13 @@ class KafkaSource(KafkaSide):
             elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                 self._positions[tp] = self._positions[tp]._replace(offset=message.offset())
             else:
-                self._note(error, tp)
+                self._keep_error(error, tp)
         return [
             self._make_piece(tp, partition_messages)
             for tp, partition_messages in by_partition.items()
         ]
 
-    def _note(self, error: Any, tp: TopicPartition) -> None:
+    def _keep_error(self, error: Any, tp: TopicPartition) -> None:
         """Keep an error for the next call: the records before it are returned first."""
         name = error.name()
         if name in OUT_OF_RANGE:

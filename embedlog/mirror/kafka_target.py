@@ -62,7 +62,7 @@ class KafkaTarget(KafkaSide):
         lost = create_without_refused(
             facts.config, create, lambda problem: getattr(problem, "name", "") == "INVALID_CONFIG"
         )
-        self._wait_until_present(facts.name, facts.partition_count)
+        self._wait_until_created(facts.name, facts.partition_count)
         return lost
 
     def grow(self, name: str, partition_count: int) -> None:
@@ -70,9 +70,9 @@ class KafkaTarget(KafkaSide):
             futures = self._admin.create_partitions([admin.NewPartitions(name, partition_count)])
             for future in futures.values():
                 future.result(DEADLINE_S)
-        self._wait_until_present(name, partition_count)
+        self._wait_until_created(name, partition_count)
 
-    def _wait_until_present(self, name: str, partition_count: int) -> None:
+    def _wait_until_created(self, name: str, partition_count: int) -> None:
         """Until the brokers have the partitions with their leaders: the answer to a creation can be
         earlier.
         """

@@ -24,7 +24,7 @@ from embedlog.mirror.topics import Selection
 KAFKA = "kafka://"
 NAME_CHARACTERS = 100
 
-Place: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | embedlog.Log
+Location: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | embedlog.Log
 
 
 class MirroredTopic(NamedTuple):
@@ -75,8 +75,8 @@ class Mirror:
 
     def __init__(
         self,
-        source: Place,
-        target: Place,
+        source: Location,
+        target: Location,
         *,
         topics: Iterable[str] = (),
         pattern: str | None = None,
@@ -116,7 +116,7 @@ class Mirror:
         self._prefix = prefix
 
     def run(self, *, follow: bool = False, progress: Advance | None = None) -> MirrorReport:
-        """Copy up to the present ends, or with `follow` until `end`; call it once.
+        """Copy up to the current ends, or with `follow` until `end`; call it once.
 
         `progress(offsets copied, all offsets)` is called repeatedly. Raises FencedError if another
         mirror took over, OffsetOutOfRangeError for deleted records, StateError for topics that were
@@ -126,7 +126,7 @@ class Mirror:
         return self.report()
 
     def end(self) -> None:
-        """End `run` after the present transaction. From any thread, and from signal handlers."""
+        """End `run` after the current transaction. From any thread, and from signal handlers."""
         self._copying.end()
 
     def report(self) -> MirrorReport:
@@ -175,7 +175,7 @@ def _check_name(name: str) -> str:
 
 
 def _open_source(
-    location: Place, settings: Mapping[str, Any], resources: ExitStack
+    location: Location, settings: Mapping[str, Any], resources: ExitStack
 ) -> MirrorSource:
     bootstrap = _bootstrap_of(location)
     if bootstrap is not None:
@@ -191,7 +191,7 @@ def _open_source(
 
 
 def _open_target(
-    location: Place, settings: Mapping[str, Any], resources: ExitStack
+    location: Location, settings: Mapping[str, Any], resources: ExitStack
 ) -> MirrorTarget:
     bootstrap = _bootstrap_of(location)
     if bootstrap is not None:
@@ -206,7 +206,7 @@ def _open_target(
     return target
 
 
-def _bootstrap_of(location: Place) -> str | None:
+def _bootstrap_of(location: Location) -> str | None:
     """The addresses of a Kafka cluster; None for a log. Raises ConfigError, MissingExtraError."""
     if not isinstance(location, str) or not location.startswith(KAFKA):
         return None
@@ -224,7 +224,7 @@ def _bootstrap_of(location: Place) -> str | None:
     return addresses
 
 
-def _open_log(location: Place, resources: ExitStack, *, read_only: bool) -> embedlog.Log:
+def _open_log(location: Location, resources: ExitStack, *, read_only: bool) -> embedlog.Log:
     if isinstance(location, embedlog.Log):
         return location
     return resources.enter_context(
@@ -232,7 +232,7 @@ def _open_log(location: Place, resources: ExitStack, *, read_only: bool) -> embe
     )
 
 
-def _label_of(location: Place) -> str:
+def _label_of(location: Location) -> str:
     if isinstance(location, embedlog.Log):
         return str(location.path)
     if isinstance(location, str | os.PathLike):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from embedlog import ForeignDirectoryError, TopicPartition, UnsupportedFormatError
-from embedlog.mirror.offset_map import OffsetMap, OffsetRun, runs_between, slot_of
+from embedlog.mirror.offset_map import OffsetMap, OffsetRange, ranges_between, slot_of
 from embedlog.mirror.sides import INTERNAL, Lines, MirrorPiece, SourcePosition, TargetSpan
 
 VERSION = 1
@@ -68,9 +68,9 @@ class MirrorState:
         for tp in {*self.positions, *self.maps}:
             if tp.topic != topic:
                 continue
-            runs = self.maps[tp].runs if tp in self.maps else []
+            ranges = self.maps[tp].ranges if tp in self.maps else []
             lines.append((_encode(["position", *tp]), None))
-            lines += [(_run_key(tp, run.number), None) for run in runs]
+            lines += [(_range_key(tp, offset_range.number), None) for offset_range in ranges]
         for group, tp in self.groups:
             if tp.topic == topic:
                 lines.append((_encode(["group", group, *tp]), None))
@@ -93,9 +93,9 @@ class MirrorState:
         for piece, spans in zip(pieces, written, strict=True):
             tp = piece.tp
             number = numbers.get(tp, self.map_of(tp).next_number)
-            for run in runs_between(number, piece.offsets, spans):
-                lines.append((_run_key(tp, run.number), _encode(run)))
-                number = run.number + 1
+            for offset_range in ranges_between(number, piece.offsets, spans):
+                lines.append((_range_key(tp, offset_range.number), _encode(offset_range)))
+                number = offset_range.number + 1
             numbers[tp] = number
             positions[tp] = piece.following
         return lines + self.lines_of_positions(positions.items())
@@ -150,7 +150,7 @@ class MirrorState:
             if value is None:
                 offset_map.discard(*words[2:])
             else:
-                offset_map.add(OffsetRun(*value))
+                offset_map.add(OffsetRange(*value))
         elif kind == "group":
             key = words[0], TopicPartition(*words[1:])
             if value is None:
@@ -173,7 +173,7 @@ class MirrorState:
         self.topic_pairs[topic] = TopicPair(*facts)
 
 
-def _run_key(tp: TopicPartition, number: int) -> bytes:
+def _range_key(tp: TopicPartition, number: int) -> bytes:
     return _encode(["run", *tp, *slot_of(number)])
 
 

@@ -60,9 +60,9 @@ class Selection:
 
     def check(self, source: MirrorSource) -> None:
         """Raises UnknownTopicOrPartitionError for a name without a topic."""
-        present = source.topic_names()
+        source_names = source.topic_names()
         for name in self.names:
-            if name not in present:
+            if name not in source_names:
                 raise UnknownTopicOrPartitionError(f"no topic {name!r} in {source.label}")
 
     def check_copies(self, source: MirrorSource, copies: set[str]) -> None:
@@ -78,8 +78,8 @@ class Selection:
         """The selected topics that are present."""
         pattern = self.pattern if self.pattern is not None or self.names else ".*"
         matches = re.compile(pattern or "").fullmatch
-        present = [name for name in source.topic_names() if not name.startswith(INTERNAL)]
-        return [name for name in present if name in self.names or matches(name)]
+        source_names = [name for name in source.topic_names() if not name.startswith(INTERNAL)]
+        return [name for name in source_names if name in self.names or matches(name)]
 
 
 def find_copies(source: MirrorSource, identity: str) -> set[str]:
@@ -108,11 +108,11 @@ class Preparation:
         InvalidPartitionsError.
         """
         source_topics = list(topics)
-        present = self.target.describe([self.prefix + topic.name for topic in source_topics])
+        target_topics = self.target.describe([self.prefix + topic.name for topic in source_topics])
         for topic in source_topics:
-            self._prepare(topic, present.get(self.prefix + topic.name))
+            self._prepare(topic, target_topics.get(self.prefix + topic.name))
 
-    def _prepare(self, topic: TopicFacts, present: TopicFacts | None) -> None:
+    def _prepare(self, topic: TopicFacts, target_topic: TopicFacts | None) -> None:
         name = self.prefix + topic.name
         pair = self.state.topic_pairs.get(topic.name)
         if pair is not None and pair.target != name:
@@ -122,7 +122,11 @@ class Preparation:
                 expected=pair.target,
                 found=name,
             )
-        is_own = pair is not None and present is not None and pair.target_id == present.topic_id
+        is_own = (
+            pair is not None
+            and target_topic is not None
+            and pair.target_id == target_topic.topic_id
+        )
         if pair is not None and is_own and pair.source_id != topic.topic_id:
             raise StateError(
                 f"the topic {topic.name} was created again at the source: delete {name} at the "
@@ -130,17 +134,17 @@ class Preparation:
                 expected=f"topic id {pair.source_id}",
                 found=topic.topic_id,
             )
-        if present is None:
-            present = self._create(topic, name)
+        if target_topic is None:
+            target_topic = self._create(topic, name)
         elif not is_own:
-            self._check_fit(topic, present)
+            self._check_fit(topic, target_topic)
         if not is_own:
             lines = self.state.lines_of_registration(
-                topic.name, TopicPair(topic.topic_id, name, present.topic_id)
+                topic.name, TopicPair(topic.topic_id, name, target_topic.topic_id)
             )
             self.target.write([], lambda _: lines)
             self.state.apply(lines)
-        elif present.partition_count < topic.partition_count:
+        elif target_topic.partition_count < topic.partition_count:
             self.target.grow(name, topic.partition_count)
 
     def _create(self, topic: TopicFacts, name: str) -> TopicFacts:
@@ -152,21 +156,22 @@ class Preparation:
             self.notice(f"topic {name}: settings that were not copied: {', '.join(not_copied)}")
         return self.target.describe([name])[name]
 
-    def _check_fit(self, topic: TopicFacts, present: TopicFacts) -> None:
-        if present.partition_count < topic.partition_count:
+    def _check_fit(self, topic: TopicFacts, target_topic: TopicFacts) -> None:
+        if target_topic.partition_count < topic.partition_count:
             raise InvalidPartitionsError(
-                f"the topic {present.name} in {self.target.label} has fewer partitions than at "
-                "the source",
+                f"the topic {target_topic.name} in {self.target.label} has fewer partitions than "
+                "at the source",
                 expected=f"at least {topic.partition_count}",
-                found=present.partition_count,
+                found=target_topic.partition_count,
             )
         partitions = [
-            TopicPartition(present.name, number) for number in range(present.partition_count)
+            TopicPartition(target_topic.name, number)
+            for number in range(target_topic.partition_count)
         ]
         if not self.append and any(end for _, end in self.target.bounds(partitions).values()):
             raise ConfigError(
-                f"the topic {present.name} in {self.target.label} has records that this mirror "
-                "did not copy",
+                f"the topic {target_topic.name} in {self.target.label} has records that this "
+                "mirror did not copy",
                 expected="an empty topic, or --append",
                 found="a topic with records",
             )

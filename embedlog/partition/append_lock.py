@@ -158,11 +158,11 @@ class AppendLock:
                 writer.end(False)
                 # which makes a damaged page again from the log (`control_page`)
                 code = system.MUST_REMAP
-            self.settle(code, deadline_ns)
+            self.resolve_code(code, deadline_ns)
 
     # ---- the consequences of a code --------------------------------------------------------------
 
-    def settle(self, code: int, deadline_ns: int) -> None:
+    def resolve_code(self, code: int, deadline_ns: int) -> None:
         """Perform the action for the code of a failed append or lock, without the lock. Return to
         try again before the deadline.
         """
@@ -208,15 +208,15 @@ class AppendLock:
             code = writer.append_locked(batch, 0)
             if code == system.APPENDED:
                 break
-            self.settle_held(code)
+            self.resolve_code_held(code)
         out = writer.out
         if stamp is not None:
-            self.producers.note(stamp, out.next_sequence, out.seen)
+            self.producers.update(stamp, out.next_sequence, out.seen)
         return HeldAppend(out.base_offset, out.next_offset, out.unsynced_ms)
 
-    def settle_held(self, code: int) -> None:
-        """As `settle`, for a caller that has the lock. The lock was taken, so nothing is left to
-        repair or to take again.
+    def resolve_code_held(self, code: int) -> None:
+        """As `resolve_code`, for a caller that has the lock. The lock was taken, so nothing is left
+        to repair or to take again.
         """
         if code in (system.MUST_ROLL, system.IS_POISONED):
             locked = self._make_locked()
@@ -292,7 +292,7 @@ class AppendLock:
 
     # ---- for readers -----------------------------------------------------------------------------
 
-    def wait_settled(self) -> Published:
+    def await_replacement(self) -> Published:
         """The published tuple at a moment when no segment is being replaced. An interrupted
         replacement is finished here.
 
@@ -322,7 +322,7 @@ class AppendLock:
             if locked.published.generation == generation:
                 files.write_atomically(path, data, locked.mode)
 
-    def present_producers(self) -> ProducerState:
+    def current_producers(self) -> ProducerState:
         """The producers as of a log end that was published when this was called, or later. REQUIRES
         the mutex.
         """

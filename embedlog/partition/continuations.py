@@ -1,10 +1,10 @@
 """Remembers where the next fetches of a partition continue, so that a sequential reader needs no
 index.
 
-- A place is taken once. It is stored again by the fetch that used it, for the offset after its last
-  batch.
-- Only the last `CONTINUATIONS_MAX` places are kept: as many sequential readers of one partition are
-  fast.
+- A continuation is taken once. It is stored again by the fetch that used it, for the offset after
+  its last batch.
+- Only the last `CONTINUATIONS_MAX` of them are kept: as many sequential readers of one partition
+  are fast.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ CONTINUATIONS_MAX: Final = 32
 
 
 class Continuation(NamedTuple):
-    """The place of a batch in a segment, and what a reader knows there."""
+    """The position of a batch in a segment, and what a reader knows there."""
 
     base: int  # of the segment
     position: int
     epoch: int  # of the batch before; -1: not known
-    chain: interval_digests.State | None  # None: the chain digest is not known here
+    digest_state: interval_digests.State | None  # None: the chain digest is not known here
 
 
 class Continuations:
@@ -35,7 +35,7 @@ class Continuations:
         self._mutex = threading.Lock()
 
     def take(self, offset: int) -> Continuation | None:
-        """The place of the batch at `offset`, which is forgotten."""
+        """The position of the batch at `offset`, which is forgotten."""
         with self._mutex:
             return self._by_offset.pop(offset, None)
 

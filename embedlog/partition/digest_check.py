@@ -19,7 +19,7 @@ from pathlib import Path
 from embedlog._native.scope import scope
 from embedlog.errors import CorruptRecordError, StorageError
 from embedlog.format.record_batch import Batches, Problem, Scanned
-from embedlog.index import Place
+from embedlog.index import IndexEntry
 from embedlog.partition.state import PartitionState
 from embedlog.storage import file_names, interval_digests
 from embedlog.storage.manifest import SegmentInfo
@@ -62,7 +62,7 @@ class DigestCheck:
         with handle as fd:
             yield interval_digests.Records(fd, info.base, info.index_entries)
 
-    def seed(self, info: SegmentInfo, entry: Place) -> interval_digests.State | None:
+    def seed(self, info: SegmentInfo, entry: IndexEntry) -> interval_digests.State | None:
         """The chain digest at an index entry, None if it is not known."""
         if not info.digested:
             return None
@@ -72,7 +72,7 @@ class DigestCheck:
     def reach(
         self,
         info: SegmentInfo,
-        chain: interval_digests.State | None,
+        digest_state: interval_digests.State | None,
         position: int,
         want: int,
         spare: int,
@@ -80,20 +80,20 @@ class DigestCheck:
         """Bytes to read so that the last of them can be compared: about `want`, at most `spare`
         more.
         """
-        if chain is None or position + want >= info.size:
+        if digest_state is None or position + want >= info.size:
             return want
-        if chain.number >= info.index_entries:
+        if digest_state.number >= info.index_entries:
             end = info.size  # after the last record
         else:
-            with self._open_records(info, chain.number) as records:
-                end = records.reach(chain, position + want, info.size)
+            with self._open_records(info, digest_state.number) as records:
+                end = records.reach(digest_state, position + want, info.size)
         return end - position if end and end - position <= want + spare else want
 
     def compare(
         self,
         path: Path,
         info: SegmentInfo,
-        chain: interval_digests.State | None,
+        digest_state: interval_digests.State | None,
         data: memoryview,
         scanned: Scanned,
     ) -> tuple[Batches, interval_digests.State | None]:
@@ -101,18 +101,18 @@ class DigestCheck:
         CorruptRecordError.
         """
         batches = scanned.batches
-        if chain is None:
+        if digest_state is None:
             return batches, None
-        with self._open_records(info, chain.number) as records:
-            after, problem = records.compare(chain, data, batches)
+        with self._open_records(info, digest_state.number) as records:
+            after, problem = records.compare(digest_state, data, batches)
             bad = scanned.problem
             if bad is None and scanned.need and after.agreed < after.position:
                 bad = self._find_overlong(info, records, after, scanned)
             if problem is None and bad is not None and after.agreed < after.position:
-                batches = batches[batches["position"] < after.agreed - chain.position]
+                batches = batches[batches["position"] < after.agreed - digest_state.position]
                 if not len(batches):
-                    raise corruption_of(path, bad, chain.position)
-                after, problem = records.compare(chain, data, batches)
+                    raise corruption_of(path, bad, digest_state.position)
+                after, problem = records.compare(digest_state, data, batches)
         if (
             problem is None
             and after.position == info.size

@@ -38,7 +38,7 @@ class EpochCheck:
         """
         try:
             return self.stored_with(epoch)
-        except log_epochs.DAMAGE:
+        except log_epochs.EPOCH_FILE_ERRORS:
             if not self._compare_again():
                 raise
         return self.stored_with(epoch)
@@ -55,7 +55,7 @@ class EpochCheck:
             self._epochs = cache
         return cache
 
-    def note(self, epochs: checkpoints.EpochCache) -> None:
+    def take(self, epochs: checkpoints.EpochCache) -> None:
         """Take the epochs that the file has at a publication of the last one. REQUIRES the append
         lock.
         """

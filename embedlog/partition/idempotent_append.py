@@ -58,7 +58,7 @@ def _append_checked(
         # as for the first append to a partition: here, the checks need not be repeated
         if code == system.MUST_REOPEN:
             try:
-                lock.settle_held(code)
+                lock.resolve_code_held(code)
             except EmbedlogError as problem:  # nothing was written: the lock is left in order
                 return problem, code
             code = writer.append_locked(*arguments)
@@ -66,7 +66,7 @@ def _append_checked(
             raise _Undone
         if code == system.APPENDED:
             out = writer.out
-            producers.note(stamp, out.next_sequence, out.seen)
+            producers.update(stamp, out.next_sequence, out.seen)
             # the next such run reads nothing then
             if stamp.transactional or progress.expected_offset is not None:
                 producers.take_appended(progress.run, progress.start, writer)

@@ -41,7 +41,7 @@ class NamedLog(Protocol):
     @property
     def number(self) -> int: ...
     @property
-    def topic_id(self) -> bytes: ...
+    def topic_id_bytes(self) -> bytes: ...
     @property
     def path(self) -> Path:
         """For messages only."""
@@ -187,7 +187,7 @@ class TransactionalLog(AppendableLog, Protocol):
     def stored_epoch(self, producer_id: int) -> int: ...
 
 
-class DecisionLog(ReadableLog, TransactionalLog, Protocol):
+class InternalLog(ReadableLog, TransactionalLog, Protocol):
     """A partition of an internal topic: decisions are made under its lock and read by their
     followers.
 
@@ -208,7 +208,7 @@ class DecisionLog(ReadableLog, TransactionalLog, Protocol):
     def holds_data(self) -> bool: ...
 
 
-class LogPartition(DecisionLog, Protocol):
+class LogPartition(InternalLog, Protocol):
     """A partition of the open log, as the engine returns it."""
 
     def size_bytes(self) -> int: ...

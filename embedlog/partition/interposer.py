@@ -6,7 +6,7 @@ append and commit of one log.
 - A refusal enters where the system call would fail: the caller sees the same code, and runs the
   same error handling.
 - No append of this process passes it by: with an interposer no caller appends in C alone
-  (`inline_append.c`).
+  (`direct_append.c`).
 - Copies in the other directories of a set are not asked for: they follow the append, as later
   writes.
 """

@@ -4,8 +4,8 @@ temporaries, indexes without a log.
 - `.cleaned` was never finished and is removed. `.swap` is complete and replaces the old files.
 - Segments below one that retention renamed belong to the same round: a power loss may keep any
   names of a round.
-- `make_plan` decides by the names and changes nothing. A load carries the plan out by `settle`; a
-  check of a closed log judges the files that the plan leaves.
+- `make_plan` decides by the names and changes nothing. A load carries the plan out by `carry_out`;
+  a check of a closed log judges the files that the plan leaves.
 - Without the right to write nothing is changed: a reader gets the names as they would be
   afterwards. It is refused if a swap must be finished first, because a part of the old files may
   be deleted.
@@ -39,7 +39,7 @@ class Plan(NamedTuple):
     swaps: list[str]
     orphans: frozenset[str]
 
-    def present_name(self, name: str) -> str:
+    def current_name(self, name: str) -> str:
         """The name that a remaining file has before the plan is carried out."""
         swap = name + file_names.SWAP
         return swap if swap in self.swaps else name
@@ -54,12 +54,12 @@ def make_plan(
     names: Iterable[str],
     known: Mapping[int, SegmentInfo],
     *,
-    foreign: bool = False,
+    broker_wrote: bool = False,
 ) -> Plan:
     """Decide which of the names remain. Raises StorageError.
 
     `known`: the sealed segments of a log without gaps; none if gaps are allowed, because a gap
-    shows a round of retention. `foreign`: a broker wrote here last.
+    shows a round of retention. `broker_wrote`: a broker wrote here last.
     """
     names = list(names)
     half_retained = _find_half_retained(names, known)
@@ -67,7 +67,7 @@ def make_plan(
         aside = {name for name, base, _ in _parse_all(names) if base in half_retained}
         names = [name for name in names if name not in aside]
     removed = {name for name in names if name.endswith((file_names.DELETED, file_names.CLEANED))}
-    if foreign:  # digests describe what embedlog wrote
+    if broker_wrote:  # digests describe what embedlog wrote
         removed |= _find_digests(names).keys()
     swaps = [name for name in names if name.endswith(file_names.SWAP)]
     unfinished = _find_unfinished(names, swaps)
@@ -83,17 +83,17 @@ def make_plan(
     return Plan(frozenset(remaining - orphans), half_retained, frozenset(removed), swaps, orphans)
 
 
-def settle(
-    directory: Path, known: Mapping[int, SegmentInfo], *, write: bool, foreign: bool = False
+def carry_out(
+    directory: Path, known: Mapping[int, SegmentInfo], *, write: bool, broker_wrote: bool = False
 ) -> list[str]:
     """Finish or undo interrupted operations and return the remaining names. REQUIRES the append
     lock if `write`.
 
-    `known` and `foreign`: see `make_plan`. Raises StateError if a swap must be finished and not
-    `write`, StorageError.
+    `known` and `broker_wrote`: see `make_plan`. Raises StateError if a swap must be finished and
+    not `write`, StorageError.
     """
     names = files.listing(directory)
-    plan = make_plan(directory, names, known, foreign=foreign)
+    plan = make_plan(directory, names, known, broker_wrote=broker_wrote)
     if not write:
         if plan.swaps:
             raise StateError(
@@ -107,7 +107,7 @@ def settle(
             segment.set_aside(directory, base)
         files.sync_directory(directory)
         names = files.listing(directory)
-        plan = make_plan(directory, names, known, foreign=foreign)
+        plan = make_plan(directory, names, known, broker_wrote=broker_wrote)
     files.remove_temporaries(directory, names)
     _carry_out(directory, plan)
     return sorted(plan.names)

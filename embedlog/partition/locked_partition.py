@@ -147,13 +147,13 @@ class LockedPartition:
             return info
         return info._replace(epoch=max(0, self.epochs().epoch_for(published.log_end - 1)))
 
-    def note(self, published: Published, info: SegmentInfo | None = None) -> None:
+    def append_to_manifest(self, published: Published, info: SegmentInfo | None = None) -> None:
         """Add the start of the log, and a sealed segment, to the manifest."""
-        self.state.manifest.note(start_of(published, self.state.context.visit), info)
+        self.state.manifest.append(start_of(published, self.state.context.visit), info)
 
-    def note_closed(self, published: Published) -> None:
+    def append_closed_to_manifest(self, published: Published) -> None:
         """Add the description of the active segment that an orderly close leaves."""
-        self.note(published, self.active_info(published))
+        self.append_to_manifest(published, self.active_info(published))
 
     def replace_manifest(self, published: Published, sealed: list[SegmentInfo]) -> None:
         """Write a manifest of these sealed segments only."""

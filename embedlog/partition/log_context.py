@@ -86,7 +86,7 @@ class AppendProgress:
         # raises if these settings of the topic refuse the run
         self.judge: Callable[[TopicConfig], None] | None = None
         self.judged: TopicConfig | None = None  # the settings that accepted it last
-        # of the present settings, after a part of the run was appended
+        # of the current settings, after a part of the run was appended
         self.refusal: EmbedlogError | None = None
         # an append was tried: batches of it may be in the log without a result
         self.is_begun = False
@@ -436,7 +436,7 @@ class Context:
     directory_page: system.Page | None
     read_only: bool = False
     clean: bool = False  # the directory was closed in order before this incarnation
-    foreign: bool = False  # a broker wrote here after the last embedlog process
+    broker_wrote: bool = False  # a broker wrote here after the last embedlog process
     visit: int = 0  # the number of the last visit of a broker, 0: there was none
     # shared="locks": nothing is mapped, data is written through, each read opens its file
     locked: bool = False
@@ -475,7 +475,7 @@ class Context:
 
     def note_load(self, spent_s: float, recovered: bool) -> None:
         """Count a load of a partition that this process will serve."""
-        self.metrics.note(
+        self.metrics.add(
             {"loads": 1, "loads_s": spent_s, "recoveries": recovered}, {"loads_s": spent_s}
         )
 

@@ -39,7 +39,7 @@ def append_marker(
         code, offset = outcome
         if code == system.APPENDED:
             return offset
-        lock.settle(code, deadline_ns)
+        lock.resolve_code(code, deadline_ns)
 
 
 def _attempt(

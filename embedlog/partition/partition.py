@@ -64,15 +64,15 @@ class Partition:
         topic: str,
         number: int,
         path: Path,
-        topic_id: bytes,
+        topic_id_bytes: bytes,
         config: TopicConfig,
     ) -> None:
         self.topic = topic
         self.number = number
         self.path = path
-        self.topic_id = topic_id
+        self.topic_id_bytes = topic_id_bytes
         self._context = context
-        state = PartitionState(context, topic, number, path, topic_id, config)
+        state = PartitionState(context, topic, number, path, topic_id_bytes, config)
         self._state = state
         self.direct_target: DirectTarget = state
         self._segments = SegmentList(state)
@@ -80,7 +80,7 @@ class Partition:
         self._writer = AppendWriter(state)
         self._lock = AppendLock(state, self._segments, self._writer, self._producers)
         self._aborted = AbortedIndex(state, self._segments, self._lock.store)
-        self._reader = Reader(state, self._segments, self._aborted, self._lock.wait_settled)
+        self._reader = Reader(state, self._segments, self._aborted, self._lock.await_replacement)
         self.point = (
             self._reader.points.read
         )  # bound once: a point read costs no call of this class
@@ -154,18 +154,18 @@ class Partition:
         """The published tuple."""
         return self._state.published()
 
-    def wait_settled(self) -> Published:
+    def await_replacement(self) -> Published:
         """The published tuple at a moment when no segment is being replaced. Raises
         LockTimeoutError.
         """
-        return self._lock.wait_settled()
+        return self._lock.await_replacement()
 
     @property
     def read_only(self) -> bool:
         return self._context.read_only
 
     def bounds(self) -> Bounds:
-        """The present offsets, from one read of the control page."""
+        """The current offsets, from one read of the control page."""
         return self._state.bounds()
 
     def awaited_bounds(self, end: int, isolation: str, since_ns: int | None = None) -> Bounds:
@@ -255,7 +255,7 @@ class Partition:
         UnknownTopicOrPartitionError; for a stamped run FencedError, OutOfOrderSequenceError,
         OffsetMismatchError, InvalidTransactionStateError, with nothing written.
 
-        After another error nothing of the present batch is visible; batches of the same run before
+        After another error nothing of the current batch is visible; batches of the same run before
         it may be. A stamped run may then be appended again unchanged: batches that are in the log
         already are found there. Without `flush` the caller, which holds another partition's lock,
         calls `flush_if_due` afterwards. `progress` is that of earlier calls for the same run.
@@ -387,7 +387,7 @@ class Partition:
                 if code == system.MUST_CATCH_UP and stamp is not None:
                     code = idempotent_append.append(self._lock, stamp, progress, until)
                 if code not in (system.APPENDED, system.OTHER_SETTINGS):
-                    self._lock.settle(code, until)
+                    self._lock.resolve_code(code, until)
             return code, self._writer.native().out.unsynced_ms, state.page.word(system.WORD_DURABLE)
 
     def check_in_sync(self) -> None:
@@ -431,7 +431,7 @@ class Partition:
     def note_direct(self, stamp: Stamp, next_sequence: int, slot: int) -> None:
         """Take over the state in which appends to `direct_target` left a producer."""
         with self._state.mutex:
-            self._producers.note(stamp, next_sequence, slot)
+            self._producers.update(stamp, next_sequence, slot)
 
     def seen_plain(self, stamp: Stamp) -> int:
         """The slot of a producer after its last append outside of transactions, -1 if that is not
@@ -468,7 +468,7 @@ class Partition:
 
     def _producer_state_mutexed(self) -> ProducerState:
         with self._lock.mutex_until(self._state.deadline()):
-            return self._lock.present_producers()
+            return self._lock.current_producers()
 
     def expire_producers(self) -> None:
         """Forget producers that have been idle for long; for the housekeeper."""
@@ -556,11 +556,11 @@ class Partition:
 
     def segments(self, published: Published) -> list[SegmentInfo]:
         """The segments of a published tuple; the active one is the last. REQUIRES the append lock
-        (else `present_segments`).
+        (else `current_segments`).
         """
         return self._segments.all(published)
 
-    def present_segments(self) -> tuple[Published, list[SegmentInfo]]:
+    def current_segments(self) -> tuple[Published, list[SegmentInfo]]:
         """The published tuple and its segments, at a moment when no segment is being replaced.
 
         For every look without the append lock: other processes compact, roll and delete meanwhile.
@@ -582,7 +582,7 @@ class Partition:
 
     def size_bytes(self) -> int:
         """Bytes in the logs of all segments."""
-        return sum(info.size for info in self.present_segments()[1])
+        return sum(info.size for info in self.current_segments()[1])
 
     def split_points(
         self, start: int, end: int, max_bytes: int, count: int | None = None

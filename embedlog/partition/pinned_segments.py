@@ -7,7 +7,7 @@ compact.
   under the append lock, or, without the right to lock, between two changes of the generation; then
   they belong together.
 - Files that were compacted after the first pin lack records that later committed ones replaced.
-  These, and the markers that committed them, are below the present high watermark: a second pin of
+  These, and the markers that committed them, are below the current high watermark: a second pin of
   a compacted partition ends there.
 """
 
@@ -106,7 +106,7 @@ def pin_of(partition: Partition, published: Published | None = None, end: int | 
     """
     partition.check_deleted()
     if published is None:
-        published, infos = partition.present_segments()
+        published, infos = partition.current_segments()
     else:
         infos = partition.segments(published)
     if end is None or partition.config.compacted:
@@ -182,7 +182,7 @@ def _hold_moment(partition: Partition) -> Iterator[Published]:
     lock.
     """
     if partition.read_only:
-        yield partition.wait_settled()
+        yield partition.await_replacement()
         return
     with partition.exclusive() as locked:
         yield locked.published
@@ -209,8 +209,8 @@ def _check_index(pin: Pin, info: SegmentInfo, raw: bytes) -> bytes:
 
 def _is_unchanged(pin: Pin) -> bool:
     """Whether files and log start are still those of the pin."""
-    present = pin.partition.published()
-    is_same = (present.generation, present.log_start) == (
+    current = pin.partition.published()
+    is_same = (current.generation, current.log_start) == (
         pin.published.generation,
         pin.published.log_start,
     )

@@ -417,11 +417,11 @@ class PointReads:
         decoded = _KeptBatch(run, batch.size, transactional, segment.source, segment.generation)
         end = read.position + read.need
         if end == read.size and start + batch.size == read.need:  # a tail begins there
-            chain = None
+            digest_state = None
             if segment.info.digested:
-                chain = interval_digests.State(read.number, end, read.chain.digest, end)
+                digest_state = interval_digests.State(read.number, end, read.chain.digest, end)
             self._continuations.put(
-                run.end, Continuation(segment.info.base, end, batch.leader_epoch, chain)
+                run.end, Continuation(segment.info.base, end, batch.leader_epoch, digest_state)
             )
         if codec or batch.size >= KEPT_BYTES_MIN:
             self._keep(batch.base_offset, decoded, len(body) if codec else len(data))

@@ -81,7 +81,7 @@ class ProducerSequences:
         producer.may_open = stamp.opens
         return producer
 
-    def note(self, stamp: Stamp, next_sequence: int, seen: int) -> None:
+    def update(self, stamp: Stamp, next_sequence: int, seen: int) -> None:
         """Take over the state after an append or a marker of this process."""
         producer = self.cached_state(stamp)
         producer.epoch = stamp.epoch
@@ -103,7 +103,7 @@ class ProducerSequences:
     ) -> None:
         """Take over a marker that was appended."""
         out = writer.out
-        self.note(Stamp(producer_id, epoch), 0, out.seen)
+        self.update(Stamp(producer_id, epoch), 0, out.seen)
         if out.append_time_ms >= 0:
             timestamp = out.append_time_ms
         self._follow(

@@ -40,7 +40,7 @@ from embedlog.format.record_batch import (
     scan,
 )
 from embedlog.format.record_columns import RELATIVE_MAX
-from embedlog.index import Place
+from embedlog.index import IndexEntry
 from embedlog.partition.continuations import Continuation, Continuations
 from embedlog.partition.digest_check import DigestCheck, corruption_of
 from embedlog.partition.epoch_check import EpochCheck
@@ -67,7 +67,7 @@ DEFAULT_BYTES: Final = 1 << 20
 # for the rest of the last batch, which is at most `max.message.bytes` by default
 SPARE_BYTES: Final = 1_100_000
 AGAIN_BYTES_MIN: Final = 64 << 10  # a shorter rest is read again with the next fetch
-NO_ENTRY: Final = Place(-1, -1, 0)  # no index entry
+NO_ENTRY: Final = IndexEntry(-1, -1, 0)  # no index entry
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -105,13 +105,13 @@ class Reader:
         state: PartitionState,
         segments: SegmentList,
         aborted: AbortedIndex,
-        wait_settled: Callable[[], Published],
+        await_replacement: Callable[[], Published],
     ) -> None:
-        """`wait_settled` waits for a moment when no segment is being replaced."""
+        """`await_replacement` waits for a moment when no segment is being replaced."""
         self._state = state
         self._segments = segments
         self.aborted = aborted
-        self._wait_settled = wait_settled
+        self._await_replacement = await_replacement
         self._directory = str(state.path)
         self.handles: Handles = state.context.handles
         self._continuations = Continuations()
@@ -177,7 +177,7 @@ class Reader:
         until = 0
         has_missed = False
         while True:
-            published = self._read_settled()
+            published = self._read_published()
             self._state.check_deleted()
             try:
                 result = work(published)
@@ -187,9 +187,9 @@ class Reader:
                     return result
             except (StorageError, CorruptRecordError) as problem:
                 self._state.check_deleted()
-                present = self._state.published()
+                current = self._state.published()
                 is_missing = isinstance(problem, StorageError) and problem.errno == errno.ENOENT
-                is_same_list = self._segments_key(present) == self._segments_key(published)
+                is_same_list = self._segments_key(current) == self._segments_key(published)
                 # the list in memory may be outdated: a missing file is an error the second time
                 if is_same_list and (has_missed or not is_missing):
                     raise
@@ -216,7 +216,7 @@ class Reader:
             limit = min(limit, upto)
         return limit
 
-    def _read_settled(self) -> Published:
+    def _read_published(self) -> Published:
         """The published tuple at a moment when no file is being replaced. Files opened before a
         replacement are forgotten.
 
@@ -224,7 +224,7 @@ class Reader:
         """
         published = self._state.published()
         if published.generation % 2:
-            published = self._wait_settled()
+            published = self._await_replacement()
         self.notice(published.generation)
         return published
 
@@ -268,36 +268,42 @@ class Reader:
             fetched = self._read_short(info, offset, limit, pool)
             if fetched is not None:
                 return fetched
-        hint = self._continuations.take(offset)
+        continuation = self._continuations.take(offset)
         entry = NO_ENTRY
         expected = offset
         first = -1
-        if hint is None or hint.base != info.base:
-            entry, hint, first = self._enter(info, offset)
+        if continuation is None or continuation.base != info.base:
+            entry, continuation, first = self._enter(info, offset)
             expected = -1
         path = self._segment_path(info.base)
-        while hint.position < info.size:
-            chain = self._chain_of(info, hint, expected)
-            data, scanned = self._read(path, info, hint, chain, max_bytes or DEFAULT_BYTES, pool)
+        while continuation.position < info.size:
+            chain = self._chain_of(info, continuation, expected)
+            data, scanned = self._read(
+                path, info, continuation, chain, max_bytes or DEFAULT_BYTES, pool
+            )
             if entry.number >= 0 and not entry.begins(scanned.batches, first):
                 if first < 0:  # the index is wrong: read from the start
                     entry = NO_ENTRY
-                    hint = self._start_of(info)
+                    continuation = self._start_of(info)
                 else:  # only the next entry was not the right one: read from the one before
-                    entry, hint = self._enter_at(info, self.find_entry(info, offset))
+                    entry, continuation = self._enter_at(info, self.find_entry(info, offset))
                 first = -1
                 continue
-            self._check_first(path, info, hint, scanned)
-            batches, chain_after = self._digests.compare(path, info, hint.chain, data, scanned)
-            self.epochs.check(path, batches, hint.position)
-            end = hint.position + scanned.consumed
-            if chain_after is not None:
-                end = chain_after.position
-            after = Continuation(info.base, end, int(batches["leader_epoch"][-1]), chain_after)
+            self._check_first(path, info, continuation, scanned)
+            batches, digest_state_after = self._digests.compare(
+                path, info, continuation.digest_state, data, scanned
+            )
+            self.epochs.check(path, batches, continuation.position)
+            end = continuation.position + scanned.consumed
+            if digest_state_after is not None:
+                end = digest_state_after.position
+            after = Continuation(
+                info.base, end, int(batches["leader_epoch"][-1]), digest_state_after
+            )
             useful = _select_useful(batches, offset, limit)
             if len(useful):
-                return self._finish_fetch(useful, batches, data, path, hint, after)
-            hint = after
+                return self._finish_fetch(useful, batches, data, path, continuation, after)
+            continuation = after
             entry = NO_ENTRY
             expected = -1
             if int(batches["base_offset"][-1]) >= limit:
@@ -328,10 +334,10 @@ class Reader:
         if not self.epochs.is_latest(batch.epoch, int(rows["base_offset"][0])):
             self.epochs.check(path, rows, batch.position)
         if batch.row == batch.batch_count - 1:
-            chain = None
+            digest_state = None
             if info.digested:
-                chain = interval_digests.State(batch.number, end, batch.digest, end)
-            after = Continuation(info.base, end, int(rows["leader_epoch"][-1]), chain)
+                digest_state = interval_digests.State(batch.number, end, batch.digest, end)
+            after = Continuation(info.base, end, int(rows["leader_epoch"][-1]), digest_state)
             self._continuations.put(batch.last_offset + 1, after)
         return Fetched(
             short_read.data,
@@ -344,10 +350,10 @@ class Reader:
 
     @staticmethod
     def _start_of(info: SegmentInfo) -> Continuation:
-        chain = interval_digests.State() if info.digested else None
-        return Continuation(info.base, 0, -1, chain)
+        digest_state = interval_digests.State() if info.digested else None
+        return Continuation(info.base, 0, -1, digest_state)
 
-    def _enter(self, info: SegmentInfo, offset: int) -> tuple[Place, Continuation, int]:
+    def _enter(self, info: SegmentInfo, offset: int) -> tuple[IndexEntry, Continuation, int]:
         """The start of a read, and the first offset there if it must be `offset`, else -1."""
         entry = self.find_entry(info, offset)
         if entry.number >= 0 and entry.last_offset == offset - 1:
@@ -356,7 +362,7 @@ class Reader:
                 return *self._enter_at(info, following), offset
         return *self._enter_at(info, entry), -1
 
-    def _find_adjacent(self, info: SegmentInfo, entry: Place) -> Place | None:
+    def _find_adjacent(self, info: SegmentInfo, entry: IndexEntry) -> IndexEntry | None:
         """The next index entry, if its batch directly follows that of `entry`."""
         if entry.number + 1 >= info.index_entries:
             return None
@@ -371,16 +377,16 @@ class Reader:
             return None
         return following
 
-    def _enter_at(self, info: SegmentInfo, entry: Place) -> tuple[Place, Continuation]:
+    def _enter_at(self, info: SegmentInfo, entry: IndexEntry) -> tuple[IndexEntry, Continuation]:
         """The start of a read: an index entry, if its chain digest is known or the segment has
         none.
         """
         if entry.number < 0:
             return NO_ENTRY, self._start_of(info)
-        chain = self._digests.seed(info, entry)
-        if chain is None and info.digested:
+        digest_state = self._digests.seed(info, entry)
+        if digest_state is None and info.digested:
             return NO_ENTRY, self._start_of(info)  # a digest record is missing: that costs time
-        return entry, Continuation(info.base, entry.position, -1, chain)
+        return entry, Continuation(info.base, entry.position, -1, digest_state)
 
     def _finish_fetch(
         self,
@@ -388,7 +394,7 @@ class Reader:
         batches: Batches,
         data: memoryview,
         path: Path,
-        hint: Continuation,
+        continuation: Continuation,
         after: Continuation,
     ) -> Fetched:
         next_offset = int(useful["base_offset"][-1]) + int(useful["last_offset_delta"][-1]) + 1
@@ -399,7 +405,7 @@ class Reader:
             useful,
             next_offset,
             path,
-            hint.position,
+            continuation.position,
             decompressed_max=self._state.context.decompressed_max,
         )
 
@@ -408,7 +414,7 @@ class Reader:
         short active segment.
         """
         state = self._state
-        hint = self._continuations.get(offset)
+        continuation = self._continuations.get(offset)
         if state.page_file is None or state.context.locked:
             return None
         published = state.published()
@@ -422,10 +428,10 @@ class Reader:
             position = 0
             digest = 0
         elif (
-            hint is not None
+            continuation is not None
             and offset == published.log_end
-            and hint.base == published.segment_base
-            and hint.position == published.segment_size
+            and continuation.base == published.segment_base
+            and continuation.position == published.segment_size
         ):
             position = published.segment_size
             digest = published.digest
@@ -444,28 +450,28 @@ class Reader:
         """Bytes after `offset`, if a fetch ended there and all following records are in the active
         segment.
         """
-        hint = self._continuations.get(offset)
+        continuation = self._continuations.get(offset)
         published = self._state.published()
-        if hint is None or hint.base != published.segment_base:
+        if continuation is None or continuation.base != published.segment_base:
             return None
-        return published.segment_size - hint.position
+        return published.segment_size - continuation.position
 
     def bytes_from(self, offset: int) -> int:
         """Bytes from an offset of the active segment to the log end; up to an index interval more.
         Raises StorageError.
         """
         published = self._state.published()
-        hint = self._continuations.get(offset)
-        if hint is not None and hint.base == published.segment_base:
-            return published.segment_size - hint.position
+        continuation = self._continuations.get(offset)
+        if continuation is not None and continuation.base == published.segment_base:
+            return published.segment_size - continuation.position
         entry = self.find_entry(active_info(published), offset)
         return published.segment_size - max(0, entry.position)
 
-    def find_entry(self, info: SegmentInfo, offset: int) -> Place:
+    def find_entry(self, info: SegmentInfo, offset: int) -> IndexEntry:
         """The index entry at which a search for an offset begins; number -1: at the start of the
         segment.
         """
-        no_entry = Place(-1, info.base - 1, 0)
+        no_entry = IndexEntry(-1, info.base - 1, 0)
         if info.index_entries == 0 or offset <= info.base:
             return no_entry
         entry = self._search_index(
@@ -506,36 +512,42 @@ class Reader:
                 raise
             return otherwise
 
-    def _chain_of(self, info: SegmentInfo, hint: Continuation, offset: int) -> Chain:
+    def _chain_of(self, info: SegmentInfo, continuation: Continuation, offset: int) -> Chain:
         expected = offset if info.gapless and offset >= 0 else -1
-        if hint.position == 0:
+        if continuation.position == 0:
             expected = info.base if info.gapless else -1
         # a broker's that is not split yet
         bound = info.base if info.next_offset - info.base <= RELATIVE_MAX + 1 else -1
-        return Chain(expected, hint.epoch, gaps_allowed=not info.gapless, segment_base=bound)
+        return Chain(
+            expected, continuation.epoch, gaps_allowed=not info.gapless, segment_base=bound
+        )
 
     def _read(
         self,
         path: Path,
         info: SegmentInfo,
-        hint: Continuation,
+        continuation: Continuation,
         chain: Chain,
         max_bytes: int,
         pool: BufferPool | None,
     ) -> tuple[memoryview, Scanned]:
         """Read and scan; more if the first batch alone is larger than `max_bytes`."""
         wanted_bytes = self._digests.reach(
-            info, hint.chain, hint.position, max(max_bytes, HEADER_BYTES), SPARE_BYTES
+            info,
+            continuation.digest_state,
+            continuation.position,
+            max(max_bytes, HEADER_BYTES),
+            SPARE_BYTES,
         )
         while True:
-            size = min(wanted_bytes, info.size - hint.position)
-            spare = min(SPARE_BYTES, info.size - hint.position - size)
+            size = min(wanted_bytes, info.size - continuation.position)
+            spare = min(SPARE_BYTES, info.size - continuation.position - size)
             if pool is not None:
                 buffer = pool.lease(size + spare).view
             else:
                 buffer = memoryview(bytearray(size + spare))
             with self.handles.acquire(self._directory, info.base, file_names.LOG) as fd:
-                read_bytes = files.pread_into(fd, buffer[:size], hint.position, path)
+                read_bytes = files.pread_into(fd, buffer[:size], continuation.position, path)
                 scanned = scan(buffer[:read_bytes], chain)
                 if (
                     scanned.need
@@ -543,13 +555,13 @@ class Reader:
                     and read_bytes - scanned.consumed >= AGAIN_BYTES_MIN
                 ):
                     return self._complete_batch(
-                        fd, path, hint.position, chain, buffer, read_bytes, scanned
+                        fd, path, continuation.position, chain, buffer, read_bytes, scanned
                     )
             if (
                 len(scanned.batches)
                 or scanned.problem is not None
                 or read_bytes < size
-                or hint.position + size >= info.size
+                or continuation.position + size >= info.size
             ):
                 return buffer[:read_bytes], scanned
             wanted_bytes = max(scanned.need, 2 * wanted_bytes)
@@ -577,7 +589,7 @@ class Reader:
         return buffer[:read_bytes], Scanned(batches, consumed, last.problem, last.need)
 
     def _check_first(
-        self, path: Path, info: SegmentInfo, hint: Continuation, scanned: Scanned
+        self, path: Path, info: SegmentInfo, continuation: Continuation, scanned: Scanned
     ) -> None:
         """Raises CorruptRecordError for a bad first batch. One after good batches is left to the
         next fetch.
@@ -585,13 +597,13 @@ class Reader:
         if len(scanned.batches):
             return
         if scanned.problem is not None:
-            raise corruption_of(path, scanned.problem, hint.position)
+            raise corruption_of(path, scanned.problem, continuation.position)
         raise CorruptRecordError(
             "a batch ends after the end of its segment",
             path=path,
-            position=hint.position,
+            position=continuation.position,
             expected=f"{scanned.need} bytes",
-            found=f"{info.size - hint.position} bytes",
+            found=f"{info.size - continuation.position} bytes",
         )
 
     # ---- by time ---------------------------------------------------------------------------------

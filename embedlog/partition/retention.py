@@ -134,7 +134,7 @@ def _is_older(state: PartitionState, info: SegmentInfo, time_ms: int) -> bool:
 def publish_start(locked: LockedPartition, published: Published, start: int) -> Published:
     """Raise the log start and cut the epochs before it; it is on disk before."""
     after = published._replace(log_start=max(start, published.log_start))
-    locked.note(after)
+    locked.append_to_manifest(after)
     locked.state.manifest.sync()
     locked.publish(after)
     epochs = locked.epochs()

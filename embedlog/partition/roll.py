@@ -45,7 +45,9 @@ def roll(locked: LockedPartition, published: Published) -> Published:
         locked.path, base, locked.mode, config.segment_bytes if config.preallocate else 0
     )
     system.point("roll-created")
-    locked.note(published, locked.active_info(published)._replace(time_entries=times, kind=SEALED))
+    locked.append_to_manifest(
+        published, locked.active_info(published)._replace(time_entries=times, kind=SEALED)
+    )
     after = published_empty(published, base, config.segment_jitter_ms)
     locked.publish(after)
     system.point("roll-published")

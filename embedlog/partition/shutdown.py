@@ -50,7 +50,7 @@ def close_in_order(lock: AppendLock, syncer: Syncer) -> None:
             # the process that made the mark may have been killed before its sync
             files.sync_directory(state.path)
             return
-        locked.note_closed(locked.published)
+        locked.append_closed_to_manifest(locked.published)
         state.manifest.sync()
         files.sync_directory(state.path)
         if files.unlink(state.path / file_names.DIRTY, missing_ok=True):

@@ -82,20 +82,20 @@ class PartitionState:
         topic: str,
         number: int,
         path: Path,
-        topic_id: bytes,
+        topic_id_bytes: bytes,
         config: TopicConfig,
     ) -> None:
         self.context = context
         self.topic = topic
         self.number = number
         self.path = path
-        self.topic_id = topic_id
+        self.topic_id_bytes = topic_id_bytes
         self.config = config
         self.directory = str(path)
         self.traffic = context.traffic.setdefault(topic, Traffic())
         self.mutex = threading.RLock()
         self.page_file: PageFile | None = None
-        self.manifest = Manifest(path, topic_id, context.mode)
+        self.manifest = Manifest(path, topic_id_bytes, context.mode)
         self.static: loader.Loaded | None = None
         # for appends of this process; set by `AppendWriter`
         self.writer: system.Writer | None = None
@@ -159,7 +159,7 @@ class PartitionState:
     def _identity_of(self, page_file: PageFile) -> object:
         return system.identity(
             self.context.incarnation,
-            self.topic_id,
+            self.topic_id_bytes,
             self.number,
             page_file.identity_device,
             page_file.inode,
@@ -191,9 +191,11 @@ class PartitionState:
             try:
                 if self.context.in_set:
                     self._check_topic()
-                foreign = self._changed_by_others()
-                floor = None if foreign else self._read_floor()
-                loaded = loader.load(self.make_loading(write=False, foreign=foreign, floor=floor))
+                broker_wrote = self._changed_by_others()
+                floor = None if broker_wrote else self._read_floor()
+                loaded = loader.load(
+                    self.make_loading(write=False, broker_wrote=broker_wrote, floor=floor)
+                )
                 break
             except (CorruptRecordError, StateError, StorageError):
                 if self.context.refresh is None or (
@@ -240,7 +242,7 @@ class PartitionState:
         if mapped is None:
             return None
         try:
-            return floor_of(mapped, self.topic_id, self.number)
+            return floor_of(mapped, self.topic_id_bytes, self.number)
         finally:
             mapped.close()
 
@@ -332,22 +334,22 @@ class PartitionState:
         UnknownTopicOrPartitionError.
         """
         topic_id = identity.read_topic_id(self.path)
-        if topic_id is None or identity.id_bytes(topic_id) == self.topic_id:
+        if topic_id is None or identity.id_bytes(topic_id) == self.topic_id_bytes:
             return
         raise UnknownTopicOrPartitionError(
             f"topic {self.topic} was deleted and created again",
             path=self.path,
-            expected=f"topic id {identity.id_text(self.topic_id)}",
+            expected=f"topic id {identity.id_text(self.topic_id_bytes)}",
             found=topic_id,
         )
 
     def _load_locked(self, mapped: PageFile) -> None:
-        foreign = self._changed_by_others()
+        broker_wrote = self._changed_by_others()
         floor = None
-        if not foreign:
-            floor = floor_of(mapped, self.topic_id, self.number)
-        loading = self.make_loading(write=True, foreign=foreign, floor=floor)
-        if foreign and not files.exists(self.manifest.path):
+        if not broker_wrote:
+            floor = floor_of(mapped, self.topic_id_bytes, self.number)
+        loading = self.make_loading(write=True, broker_wrote=broker_wrote, floor=floor)
+        if broker_wrote and not files.exists(self.manifest.path):
             bases = file_names.bases(files.listing(self.path))
             if bases:
                 # The mark that follows would show a log of ours, also after a kill.
@@ -378,9 +380,9 @@ class PartitionState:
             mode=self.context.mode,
         )
         self._write_manifest(loading, loaded)
-        moved = not is_in_place(mapped, self.topic_id, self.number)
+        moved = not is_in_place(mapped, self.topic_id_bytes, self.number)
         durable = self._durable_at_load(loading, loaded, moved=moved)
-        is_kept = loading.clean or self._has_kept_everything(mapped, foreign, loaded)
+        is_kept = loading.clean or self._has_kept_everything(mapped, broker_wrote, loaded)
         flags = 0
         if is_kept and self.context.in_set:
             flags = system.FLAG_KEPT
@@ -401,7 +403,9 @@ class PartitionState:
         for base in poisoned_bases(self.path):
             mapped.page.set(system.WORD_POISON, base + 1)
 
-    def _has_kept_everything(self, mapped: PageFile, foreign: bool, loaded: loader.Loaded) -> bool:
+    def _has_kept_everything(
+        self, mapped: PageFile, broker_wrote: bool, loaded: loader.Loaded
+    ) -> bool:
         """Whether this load of a replica found all that it had published before its processes were
         killed (REPLICA-13).
 
@@ -410,10 +414,10 @@ class PartitionState:
         """
         page = mapped.page
         cache = exact_cache_number(self.path)
-        if foreign or not cache or page.word(system.WORD_CACHE) != cache:
+        if broker_wrote or not cache or page.word(system.WORD_CACHE) != cache:
             return False
         publication = replication.read(page)
-        if publication is None or not is_in_place(mapped, self.topic_id, self.number):
+        if publication is None or not is_in_place(mapped, self.topic_id_bytes, self.number):
             return False
         published, replica = publication
         if replica.role == replication.ROLE_NONE and not self._is_kept(page):
@@ -455,12 +459,12 @@ class PartitionState:
             or not manifest.is_whole
         )
         described = [manifest.segments.get(info.base) for info in sealed]
-        if loading.foreign or is_stale or described != sealed:
+        if loading.broker_wrote or is_stale or described != sealed:
             infos = list(sealed)
             closed = manifest.closed
             if (
                 closed is not None
-                and not loading.foreign
+                and not loading.broker_wrote
                 and not loading.clean
                 and closed.base == published.segment_base
                 and closed.size <= published.segment_size
@@ -470,7 +474,7 @@ class PartitionState:
         closed_info = None
         if loading.clean and manifest.closed is None:
             closed_info = active_info(published)
-        manifest.note(start, closed_info)
+        manifest.append(start, closed_info)
 
     def _durable_at_load(self, loading: Loading, loaded: loader.Loaded, *, moved: bool) -> int:
         """The durable offset by an orderly close, or else by a checkpoint. Damage below it is never
@@ -482,7 +486,7 @@ class PartitionState:
         durable = end
         if not loading.clean:
             durable = min(max(loading.known_durable, loading.recovery_point), end)
-        if loading.foreign or moved:
+        if loading.broker_wrote or moved:
             for info in loaded.segments:
                 path = file_names.segment_path(self.path, info.base)
                 if info.base < durable:
@@ -495,28 +499,28 @@ class PartitionState:
         an earlier one.
         """
         self.manifest.refresh()
-        return self.context.foreign or changed_by_others(self.manifest, self.context.visit)
+        return self.context.broker_wrote or changed_by_others(self.manifest, self.context.visit)
 
-    def make_loading(self, *, write: bool, foreign: bool, floor: Published | None) -> Loading:
+    def make_loading(self, *, write: bool, broker_wrote: bool, floor: Published | None) -> Loading:
         """The arguments of the loader."""
         context = self.context
-        is_dirty = files.exists(self.path / file_names.DIRTY) and not context.foreign
+        is_dirty = files.exists(self.path / file_names.DIRTY) and not context.broker_wrote
         # a partition of a set without the mark is as its last orderly close left it (`dirty_mark`)
         is_closed = context.clean or (
-            context.in_set and write and not foreign and not files.is_link(self.path)
+            context.in_set and write and not broker_wrote and not files.is_link(self.path)
         )
         is_clean = is_closed and not is_dirty
         reserves = self.config.preallocate and not is_clean  # else the mark does (`mark_dirty`)
         durable = None
-        if not foreign:
-            durable = DurableRecord(self.path, self.topic_id).read()
+        if not broker_wrote:
+            durable = DurableRecord(self.path, self.topic_id_bytes).read()
         recovery_point = 0
         if not context.in_set or durable is None:
             recovery_point = self._checkpointed_offset(context.recovery_points)
         # else a cut may have lowered the durable record, which belongs to the partition (`log_cut`)
         return Loading(
             self.path,
-            self.topic_id,
+            self.topic_id_bytes,
             clean=is_clean,
             write=write,
             in_set=context.in_set,
@@ -528,7 +532,7 @@ class PartitionState:
             mode=context.mode,
             allocate_bytes=self.config.segment_bytes if reserves else 0,
             gaps_allowed=self.config.compacted or self._checkpointed_offset(context.cleaned) != 0,
-            foreign=foreign,
+            broker_wrote=broker_wrote,
             begun=is_dirty,
             visited=context.visit != 0,
             producer_expiration_ms=context.producer_expiration_ms,
@@ -639,7 +643,7 @@ class PartitionState:
             self.remap()
 
     def bounds(self) -> Bounds:
-        """The present offsets, from one read of the page.
+        """The current offsets, from one read of the page.
 
         The first records of an open transaction may be deleted: the last stable offset is not
         before the log start, as in Kafka.

@@ -78,7 +78,7 @@ class Syncer:
         self._fds: dict[int, int] = {}  # segment base -> descriptor of this syncer
         # bases whose descriptor was open during every write since `durable`
         self._trusted_bases: set[int] = set()
-        self._record = DurableRecord(lock.state.path, lock.state.topic_id)
+        self._record = DurableRecord(lock.state.path, lock.state.topic_id_bytes)
         self._opening = threading.Lock()
         self._users = 0  # threads inside `sync`
         self._intent = 0  # the last intent of this syncer, and how many syncs had failed before it
@@ -249,7 +249,7 @@ class Syncer:
         page.set(system.WORD_SYNC_OWNER, 0)
         self._sync_ns = system.boot_ns() - began_ns
         spent_s = self._sync_ns / 1e9
-        self._state.context.metrics.note(
+        self._state.context.metrics.add(
             {"flushes": 1, "flushes_s": spent_s}, {"flushes_s": spent_s}
         )
         return published.log_end

@@ -67,7 +67,7 @@ class History:
         return f"<embedlog.plot.History: {text}>"
 
     def observe(self) -> Observation:
-        """Add the present state, and return it. Raises ClosedError."""
+        """Add the current state, and return it. Raises ClosedError."""
         metrics = self._log.metrics(include_internal=True)
         ends: dict[str, int | None] = {}
         for (topic, _), gauges in metrics["partitions"].items():

@@ -13,7 +13,7 @@ that passes due batches on.
 - At interpreter exit buffered records are written, or warnings state how many are lost and why.
 - A forked child discards all records: they belong to the parent.
 - A partition queue is written by the thread that has entered it. This is the producer's thread, or
-  in C a caller that waits for a record (`inline_append.c`).
+  in C a caller that waits for a record (`direct_append.c`).
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class Accumulator:
         )  # after the callbacks of the settled batches
 
     def close(self, timeout_s: float | None) -> bool:
-        """Accept no more records, send the present ones and end the thread; False after the
+        """Accept no more records, send the current ones and end the thread; False after the
         timeout.
 
         Inside a callback it returns once everything is written; the other callbacks and the end of
@@ -262,7 +262,7 @@ class Accumulator:
         return False
 
     def _drain(self, timeout_s: float | None) -> bool:
-        """Write the present records on the thread itself.
+        """Write the current records on the thread itself.
 
         Inside a delivery, where a finalizer may call it, the delivery does that.
         """

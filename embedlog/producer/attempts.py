@@ -60,12 +60,12 @@ class Attempt:
         self.tries = 0
         self.problem: BaseException | None = None  # of the last try that was more than too late
         self.rebuilt = False  # split, or stamped again: done at most once
-        self.began = 0.0  # the time of the present try
+        self.began = 0.0  # the time of the current try
         self.until_ns = 0  # its deadline (boot clock); 0 between two tries
         self._parts = 0  # that ended early
 
     def begin(self) -> None:
-        """Begin a try, unless the present one goes on."""
+        """Begin a try, unless the current one goes on."""
         if not self.until_ns:
             self.tries = self.tries + 1
             self.began = time.monotonic()

@@ -200,7 +200,7 @@ class BatchSend:
         self._under_way += arrival.runs
         try:
             for base, end in arrival.pieces:
-                self._note(arrival.topic, arrival.partition, base, end - base)
+                self._append_entry(arrival.topic, arrival.partition, base, end - base)
         except BaseException as problem:
             # no memory: the rows are written, but their offsets are lost
             self._error = self._error or problem
@@ -215,7 +215,7 @@ class BatchSend:
                 self._promise, self._topic, self._lost_partition, self._error, max(1, self._lost)
             )
 
-    def _note(self, topic: str, partition: int, base: int, count: int) -> None:
+    def _append_entry(self, topic: str, partition: int, base: int, count: int) -> None:
         """Append an entry, or extend the previous one of the partition if the offsets are adjacent.
 
         Offsets below 0 are unknown.
@@ -332,7 +332,7 @@ def share_rows(
         yield Share(STICK, None)
         return
     check_partition(topic_target, int(numbers.max()))
-    check_partition(topic_target, int(numbers.min()), least=STICK)
+    check_partition(topic_target, int(numbers.min()), lowest=STICK)
     is_loose = numbers == STICK
     if is_loose.any() and topic_target.route is not None:
         # Beside rows with a partition these take one partition at once: two shares of one partition
@@ -379,8 +379,8 @@ def _group_rows(
                 yield Share(number, rows + start if start else rows)
 
 
-def check_partition(topic_target: TopicTarget, partition: int, least: int = 0) -> None:
-    if partition < least or (partition >= 0 and topic_target.target_of(partition) is None):
+def check_partition(topic_target: TopicTarget, partition: int, lowest: int = 0) -> None:
+    if partition < lowest or (partition >= 0 and topic_target.target_of(partition) is None):
         numbers = topic_target.numbers
         expected = f"0 to {len(numbers) - 1}"
         if topic_target.is_sparse:

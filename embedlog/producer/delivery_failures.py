@@ -95,7 +95,7 @@ class DeliveryFailures:
 
     def count(self, records: int) -> None:
         """Add failed records, received or not, to the metrics."""
-        self._figures.note({"error": records})
+        self._figures.add({"error": records})
 
     def _tally_locked(
         self, topic: str, partition: int | None, error: BaseException

@@ -252,7 +252,7 @@ class Pipeline:
             self._warn_of_seconds(topic_target, timestamp_ms)
 
     def _warn_of_seconds(self, topic_target: TopicTarget, earliest_ms: int) -> None:
-        """Warn once about a timestamp of 1970 that may be a present time in seconds.
+        """Warn once about a timestamp of 1970 that may be a current time in seconds.
 
         The record is accepted: it may be correct.
         """

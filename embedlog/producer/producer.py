@@ -362,7 +362,7 @@ class Producer(Generic[K, V], metaclass=other_clients.Hinting):
         """
         rows = self._rows
         figures = self._delivery.figures
-        self._delivery.collect_inline()
+        self._delivery.collect_direct()
         return producer_metrics(figures) | {
             "requests-in-flight": self._delivery.in_flight,
             "buffer-total-bytes": rows.memory_limit,

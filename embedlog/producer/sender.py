@@ -1,7 +1,7 @@
 """Writes a producer's partition queues into the partitions' logs.
 
 - For one partition, only the thread that entered its queue appends: the producer's thread, or in C
-  a caller that waits for a record (`inline_append.c`). Records are written in the order in which
+  a caller that waits for a record (`direct_append.c`). Records are written in the order in which
   they were accepted.
 - Every taken batch is settled; a batch known to be in the log never fails and never written again:
   its attempt ends first. One that must be committed, or synced, counts only after that.
@@ -84,7 +84,7 @@ TRANSIENT_ERRNOS = {
 class Sender:
     """The topic targets of one producer; writes their batches into the log.
 
-    Threads: `topic_target`, `drop`, `abandon` and `collect_inline` from any, the others from the
+    Threads: `topic_target`, `drop`, `abandon` and `collect_direct` from any, the others from the
     producer's own only.
     """
 
@@ -158,7 +158,7 @@ class Sender:
             if topic_target.route is not None:
                 if pages:
                     topic_target.route.follow(
-                        tuple(page.place for page in pages), system.TOPICS_FUNCTION, change_count
+                        tuple(page.address for page in pages), system.TOPICS_FUNCTION, change_count
                     )
                 if fast:
                     self.routes[topic] = topic_target.route
@@ -233,7 +233,7 @@ class Sender:
         failed before.
         """
         target = self._targets[queue]
-        self.collect_inline(queue)
+        self.collect_direct(queue)
         attempt = target.attempt or self._begin(target)
         if attempt is not None:
             self._try(target, attempt)
@@ -428,7 +428,7 @@ class Sender:
         ):
             pause_s = self._pause_s(attempt.tries)
             if self._remaining_s(attempt.batches[0]) > pause_s:
-                self.figures.note({"retry": attempt.run.record_count})
+                self.figures.add({"retry": attempt.run.record_count})
                 target.queue.rest(pause_s)
                 if not isinstance(error, DeadlineError):
                     attempt.problem = error
@@ -472,7 +472,7 @@ class Sender:
         runs = list(record_batch.encode(columns, codec=codec, level=level, batch_bytes=limit))
         largest = max(int(run.batches["size"].max()) for run in runs)
         target.partition.config.check_batch(largest, f"a record for {target.topic_target.name}")
-        self.figures.note({"split": 1})
+        self.figures.add({"split": 1})
         attempt.run = _join_runs(runs)
         attempt.rebuilt = True
         attempt.progress = self._progress_of(target, attempt.batches, attempt.run)
@@ -508,7 +508,7 @@ class Sender:
             target.queue.rest(0)
             self.appender.note_lost(target, attempt, error)
             if isinstance(error, UnknownTopicOrPartitionError):
-                # before the futures fail: who sends again then uses the present partitions
+                # before the futures fail: who sends again then uses the current partitions
                 self._check_topic(target)
             written_count = attempt.whole_count
             if isinstance(error, DurabilityError) or target.awaits_sync:
@@ -576,10 +576,10 @@ class Sender:
 
     # ---- metrics ---------------------------------------------------------------------------------
 
-    def collect_inline(self, *queues: PartitionQueue) -> None:
+    def collect_direct(self, *queues: PartitionQueue) -> None:
         """Add direct appends of callers to the metrics, for these queues or for all."""
         for queue in queues or list(self._targets):
-            counters = queue.collect_inline()
+            counters = queue.collect_direct()
             if counters is None:
                 continue
             batch_count, record_count, size, plain_size, largest_batch = counters[:5]
@@ -603,7 +603,7 @@ class Sender:
                 "batch_byte": largest_batch,
                 "record_byte": largest_record,
             }
-            self.figures.note(amounts, peaks)
+            self.figures.add(amounts, peaks)
 
     def _count(
         self, batches: list[ProducerBatch], run: record_batch.EncodedRun, began: float
@@ -630,7 +630,7 @@ class Sender:
                 "record_byte": plain_size - len(batches) * HEADER_SIZE,
             }
             peaks["record_byte"] = max(batch.record_most for batch in batches)
-        self.figures.note(amounts, peaks)
+        self.figures.add(amounts, peaks)
 
 
 def _join_runs(runs: list[record_batch.EncodedRun]) -> record_batch.EncodedRun:

@@ -92,7 +92,7 @@ class QueueTarget:
             direct = self.partition.direct_target
         if direct is None or not _can_append_directly(direct, repeatable):
             self.direct = None
-            self.queue.disable_inline()
+            self.queue.close_direct()
             return
         config = direct.config
         identity = (id(direct.writer), id(config), id(direct))
@@ -257,7 +257,7 @@ def _compress_section(codec: int, level: int | None, plain: bytes) -> Any:
 
 
 def _time_limits(config: TopicConfig) -> tuple[int, int]:
-    """The most that a given timestamp may be before, and after, the present time, in ms."""
+    """The most that a given timestamp may be before, and after, the current time, in ms."""
     if config.message_timestamp_type != "CreateTime":
         return LONG_MAX, LONG_MAX
     return config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms

@@ -4,7 +4,7 @@ A record is judged twice. The call that sends it judges it by the settings that 
 so that most mistakes are reported at once. The append judges it by the topic's settings of that
 moment: they may have changed since the call, by this process or by another one, and the topic may
 have been deleted and created anew. The partition knows under its append lock whether the settings
-by which a run was judged are the present ones; if not, it reads them and asks again (APPEND-8). The
+by which a run was judged are the current ones; if not, it reads them and asks again (APPEND-8). The
 direct append in C judges batches of single records by the same facts: their keys and their times.
 """
 
@@ -32,19 +32,19 @@ def check_times(config: TopicConfig, topic: str, earliest_ms: int, latest_ms: in
     if config.message_timestamp_type != "CreateTime":
         return
     now_ms = system.wall_ms()
-    least = max(0, now_ms - config.message_timestamp_before_max_ms)
-    most = now_ms + config.message_timestamp_after_max_ms
+    window_begin_ms = max(0, now_ms - config.message_timestamp_before_max_ms)
+    window_end_ms = now_ms + config.message_timestamp_after_max_ms
     for time_ms in (earliest_ms, latest_ms):
-        if not least <= time_ms <= most:
+        if not window_begin_ms <= time_ms <= window_end_ms:
             raise InvalidTimestampError(
                 f"the timestamp is too far from now for {topic}",
-                expected=f"{least} to {most}",
+                expected=f"{window_begin_ms} to {window_end_ms}",
                 found=time_ms,
             )
 
 
 def check_batches(config: TopicConfig, topic: str, batches: list[ProducerBatch]) -> None:
-    """Judge the batches of an append by the present settings of the topic.
+    """Judge the batches of an append by the current settings of the topic.
 
     A batch of single records knows whether one of them has no key, and their times. The rows of a
     `send_batch` were judged by the settings that their run names: they are decoded and judged again

@@ -40,11 +40,11 @@ from embedlog.replicas.rules.events import (
     Election,
     Event,
     FinishReassignment,
-    Place,
+    PartitionId,
     Reassign,
     Refusal,
 )
-from embedlog.replicas.rules.records import NO_LEADER, Partition
+from embedlog.replicas.rules.records import NO_LEADER, DecidedPartition
 from embedlog.replicas.verification.partition_repair import repair_damaged
 from embedlog.telemetry import log_messages
 from embedlog.types import TopicPartition
@@ -77,7 +77,7 @@ class OpenSet(Protocol):
 
     def deadline(self) -> int: ...
     def live_nodes(self) -> frozenset[int]: ...
-    def replicas(self, place: Place, topic: str) -> PartitionReplicas: ...
+    def replicas(self, partition_id: PartitionId, topic: str) -> PartitionReplicas: ...
     def decide(self, make_event: Callable[[State], Event], *, reason: str = "") -> State: ...
 
 
@@ -86,7 +86,7 @@ class Assignments:
 
     def __init__(self, replica_set: OpenSet) -> None:
         self._set = replica_set
-        self._catching_up: dict[Place, CatchUp] = {}
+        self._catching_up: dict[PartitionId, CatchUp] = {}
         # the state for which no directory had a replica too many
         self._cleared: State | None = None
 
@@ -116,12 +116,12 @@ class Assignments:
         if kind is Election.UNCLEAN:
             # a directory that was just brought back is meant, not the one before it
             self._set.members.tend(by_hand=True)
-        places = self.find_places(topic, number)
-        for tp, place in places.items():
+        partition_ids = self.find_partition_ids(topic, number)
+        for tp, partition_id in partition_ids.items():
             try:
-                leaders[tp] = self._elect(place, tp, kind, node)
+                leaders[tp] = self._elect(partition_id, tp, kind, node)
             except (ElectionNotNeededError, UnknownTopicOrPartitionError):
-                if len(places) == 1:
+                if len(partition_ids) == 1:
                     raise
             except LeaderNotAvailableError as problem:
                 problems.append(problem)
@@ -131,15 +131,17 @@ class Assignments:
             raise problems[0]
         return leaders
 
-    def _elect(self, place: Place, tp: TopicPartition, kind: Election, node: int | None) -> int:
-        replicas = self._set.replicas(place, tp.topic)
+    def _elect(
+        self, partition_id: PartitionId, tp: TopicPartition, kind: Election, node: int | None
+    ) -> int:
+        replicas = self._set.replicas(partition_id, tp.topic)
         if kind is Election.PREFERRED:
             self._commit(replicas)
 
         def make_event(state: State) -> Event:
             decided = replicas.members.find_decision(state)
             return Elect(
-                place,
+                partition_id,
                 kind,
                 decided.partition_epoch,
                 replicas.leaders.observe_replicas(decided),
@@ -168,7 +170,7 @@ class Assignments:
         `percentage`: of the partitions with this node as the first replica, the share that other
         nodes may lead.
         """
-        state = self._set.decisions.hint()
+        state = self._set.decisions.newest_state()
         leaders: dict[TopicPartition, int] = {}
         for node in self._set.live_nodes():
             own = [
@@ -182,36 +184,38 @@ class Assignments:
             for partition in led_by_others:
                 if node not in partition.isr or partition.adding or partition.removing:
                     continue
-                topic = state.topics[partition.topic_id].name
+                topic = state.topics[partition.topic_uuid].name
                 tp = TopicPartition(topic, partition.number)
-                place = (partition.topic_id, partition.number)
+                partition_id = (partition.topic_uuid, partition.number)
                 with suppress(
                     ElectionNotNeededError,
                     PreferredLeaderNotAvailableError,
                     UnknownTopicOrPartitionError,
                 ):
-                    leaders[tp] = self._elect(place, tp, Election.PREFERRED, None)
+                    leaders[tp] = self._elect(partition_id, tp, Election.PREFERRED, None)
         return leaders
 
-    def find_places(self, topic: str | None, number: int | None) -> dict[TopicPartition, Place]:
+    def find_partition_ids(
+        self, topic: str | None, number: int | None
+    ) -> dict[TopicPartition, PartitionId]:
         """The partitions that the arguments select. Raises UnknownTopicOrPartitionError."""
         if topic is None and number is not None:
             raise TypeError("a partition is given with its topic")
         self._set.topics.refresh()
-        state = self._set.decisions.hint()
+        state = self._set.decisions.newest_state()
         if topic is not None:
             self._set.topics.live(topic)
-        places = dict[TopicPartition, Place]()
-        for place in sorted(state.partitions):
-            topic_id, partition_number = place
-            name = state.topics[topic_id].name
+        partition_ids = dict[TopicPartition, PartitionId]()
+        for partition_id in sorted(state.partitions):
+            topic_uuid, partition_number = partition_id
+            name = state.topics[topic_uuid].name
             if topic in (None, name) and number in (None, partition_number):
-                places[TopicPartition(name, partition_number)] = place
-        if not places and number is not None:
+                partition_ids[TopicPartition(name, partition_number)] = partition_id
+        if not partition_ids and number is not None:
             raise UnknownTopicOrPartitionError(
                 f"topic {topic!r} has no partition {number}", found=number
             )
-        return places
+        return partition_ids
 
     # ---- reassignments ---------------------------------------------------------------------------
 
@@ -223,58 +227,64 @@ class Assignments:
         Raises UnknownTopicOrPartitionError, InvalidReplicaAssignmentError,
         NoReassignmentInProgressError, NotEnoughDirectoriesError.
         """
-        places = {tp: self.find_places(tp.topic, tp.partition)[tp] for tp in targets}
+        partition_ids = {tp: self.find_partition_ids(tp.topic, tp.partition)[tp] for tp in targets}
 
-        def make_step(place: Place, topic: str, target: Sequence[int] | None) -> MakeEvent:
+        def make_step(
+            partition_id: PartitionId, topic: str, target: Sequence[int] | None
+        ) -> MakeEvent:
             def make_event(state: State, offset: int) -> Event:
-                decided = state.partitions.get(place)
+                decided = state.partitions.get(partition_id)
                 change = -1 if decided is None else decided.partition_epoch
                 if target is not None:
-                    return Reassign(place, change, tuple(target), throttle)
+                    return Reassign(partition_id, change, tuple(target), throttle)
                 seen = (
                     {}
                     if decided is None
-                    else self._set.replicas(place, topic).leaders.observe_replicas(decided)
+                    else self._set.replicas(partition_id, topic).leaders.observe_replicas(decided)
                 )
-                return CancelReassignment(place, change, seen)
+                return CancelReassignment(partition_id, change, seen)
 
             return make_event
 
         for tp, target in targets.items():
             if target is not None:
                 continue
-            decided = self._set.decisions.hint().partitions.get(places[tp])
+            decided = self._set.decisions.newest_state().partitions.get(partition_ids[tp])
             if decided is not None and decided.leader in decided.adding:
-                self._commit(self._set.replicas(places[tp], tp.topic))
-        steps = [make_step(places[tp], tp.topic, target) for tp, target in targets.items()]
+                self._commit(self._set.replicas(partition_ids[tp], tp.topic))
+        steps = [make_step(partition_ids[tp], tp.topic, target) for tp, target in targets.items()]
         self._set.decisions.decide_all(steps, self._set.deadline(), reason="reassignment")
-        for tp, place in places.items():
-            if not self.advance(place, tp.topic):
-                self._set.replicas(place, tp.topic).leaders.find_leader(self._set.deadline())
+        for tp, partition_id in partition_ids.items():
+            if not self.advance(partition_id, tp.topic):
+                self._set.replicas(partition_id, tp.topic).leaders.find_leader(self._set.deadline())
         self.clear()
 
     def in_progress(self) -> dict[TopicPartition, Reassignment]:
         """The reassignments that are not finished."""
-        state = self._set.decisions.hint()
+        state = self._set.decisions.newest_state()
         reassignments = dict[TopicPartition, Reassignment]()
-        for place, partition in sorted(state.partitions.items()):
+        for partition_id, partition in sorted(state.partitions.items()):
             if partition.adding or partition.removing:
-                topic_id, number = place
-                tp = TopicPartition(state.topics[topic_id].name, number)
-                reassignments[tp] = self._describe(place, partition, state)
+                topic_uuid, number = partition_id
+                tp = TopicPartition(state.topics[topic_uuid].name, number)
+                reassignments[tp] = self._describe(partition_id, partition, state)
         return reassignments
 
-    def _describe(self, place: Place, decided: Partition, state: State) -> Reassignment:
+    def _describe(
+        self, partition_id: PartitionId, decided: DecidedPartition, state: State
+    ) -> Reassignment:
         target = tuple(node for node in decided.replicas if node not in decided.removing)
         records_left: int | None = None
         bytes_left: int | None = None
         with suppress(EmbedlogError):
-            topic = state.topics[decided.topic_id].name
+            topic = state.topics[decided.topic_uuid].name
             leader = (
-                self._set.replicas(place, topic).leaders.find_leader(self._set.deadline()).partition
+                self._set.replicas(partition_id, topic)
+                .leaders.find_leader(self._set.deadline())
+                .partition
             )
             copies = [
-                directory.find_open(place, topic)
+                directory.find_open(partition_id, topic)
                 for directory in self._usable_directories()
                 if directory.node in target and directory.node not in decided.isr
             ]
@@ -286,7 +296,11 @@ class Assignments:
         return Reassignment(target, decided.adding, decided.removing, records_left, bytes_left)
 
     def tend(
-        self, place: Place, topic: str, ending: Callable[[], bool], until_ns: int | None = None
+        self,
+        partition_id: PartitionId,
+        topic: str,
+        ending: Callable[[], bool],
+        until_ns: int | None = None,
     ) -> None:
         """Copy, commit, let replicas join, and finish a reassignment, as far as each is possible
         now. For the housekeeper.
@@ -294,45 +308,45 @@ class Assignments:
         `until_ns`: a copy to a replica outside the ISR ends after the chunk in progress, and a
         later call continues it.
         """
-        replicas = self._set.replicas(place, topic)
+        replicas = self._set.replicas(partition_id, topic)
         waiting = frozenset[int]()
         # without a leader it raises at once: the other partitions do not wait
         replicas.leaders.find_leader(self._set.deadline(), wait=False)
         if replicas.members.damaged:
             repair_damaged(replicas, self._set.deadline, ending)
-        decided = self._set.decisions.hint().partitions.get(place)
+        decided = self._set.decisions.newest_state().partitions.get(partition_id)
         if decided is None or set(decided.replicas) <= set(decided.isr):
-            self._catching_up.pop(place, None)
+            self._catching_up.pop(partition_id, None)
         else:
-            copies = self._catching_up.get(place)
+            copies = self._catching_up.get(partition_id)
             if copies is None:
                 copies = CatchUp(replicas, self._set.deadline)
-                self._catching_up[place] = copies
+                self._catching_up[partition_id] = copies
             try:
                 waiting = copies.catch_up(decided, ending, until_ns)
             except LeaderChanged:
                 return
         replicas.tend(self._set.deadline(), waiting)
-        self.advance(place, topic)
+        self.advance(partition_id, topic)
 
-    def advance(self, place: Place, topic: str) -> bool:
+    def advance(self, partition_id: PartitionId, topic: str) -> bool:
         """Finish the reassignment of a partition if its target is in the ISR; True if it is
         finished now.
         """
-        decided = self._set.decisions.hint().partitions.get(place)
+        decided = self._set.decisions.newest_state().partitions.get(partition_id)
         if decided is None or not (decided.adding or decided.removing):
             return False
         target = [node for node in decided.replicas if node not in decided.removing]
         if not set(target) <= set(decided.isr):
             return False
-        replicas = self._set.replicas(place, topic)
+        replicas = self._set.replicas(partition_id, topic)
         if decided.leader not in target:
             self._commit(replicas)
 
         def make_event(state: State, offset: int) -> Event:
-            present = state.partitions.get(place, decided)
+            current = state.partitions.get(partition_id, decided)
             return FinishReassignment(
-                place, decided.partition_epoch, replicas.leaders.observe_replicas(present)
+                partition_id, decided.partition_epoch, replicas.leaders.observe_replicas(current)
             )
 
         result = self._set.decisions.propose(
@@ -353,7 +367,7 @@ class Assignments:
 
         Their files of topics get the decided settings.
         """
-        state = self._set.decisions.hint()
+        state = self._set.decisions.newest_state()
         if state is self._cleared:
             return
         is_clear = True
@@ -361,12 +375,12 @@ class Assignments:
         for directory in self._usable_directories():
             path = directory.path
             try:
-                run_at(path, partial(directory.note_settings, state))
-                places = run_at(path, partial(directory.unassigned_partitions, state))
-                for place in places:
-                    topic_id, _ = place
-                    topic = state.topics[topic_id].name
-                    if not self._remove(place, topic, directory.node):
+                run_at(path, partial(directory.write_settings, state))
+                partition_ids = run_at(path, partial(directory.unassigned_partitions, state))
+                for partition_id in partition_ids:
+                    topic_uuid, _ = partition_id
+                    topic = state.topics[topic_uuid].name
+                    if not self._remove(partition_id, topic, directory.node):
                         is_clear = False
             except EmbedlogError as problem:
                 text = f"settings, or replicas that were moved away, stay in {path}"
@@ -374,13 +388,13 @@ class Assignments:
                 is_clear = False
         self._cleared = state if is_clear else None
 
-    def _remove(self, place: Place, topic: str, node: int) -> bool:
+    def _remove(self, partition_id: PartitionId, topic: str, node: int) -> bool:
         """Remove one replica. The decision without it counts and is installed before."""
         state = self._set.decisions.settle(self._set.deadline())
-        decided = state.partitions.get(place)
+        decided = state.partitions.get(partition_id)
         if decided is None or node in decided.replicas:
             return False
-        leader = self._set.replicas(place, topic).leaders.find_leader(self._set.deadline())
+        leader = self._set.replicas(partition_id, topic).leaders.find_leader(self._set.deadline())
         # it may fail meanwhile
         directories = [
             directory for directory in self._usable_directories() if directory.node == node
@@ -389,5 +403,5 @@ class Assignments:
             return False
         (directory,) = directories
         return self._set.members.workers.run_at(
-            directory.path, partial(directory.drop, place, state)
+            directory.path, partial(directory.drop, partition_id, state)
         )

@@ -28,7 +28,7 @@ from embedlog.types import TopicPartition
 if TYPE_CHECKING:
     from embedlog.replicas.assignments import Assignments
     from embedlog.replicas.decisions.decision_log import DecisionLog
-    from embedlog.replicas.rules.records import Partition
+    from embedlog.replicas.rules.records import DecidedPartition
     from embedlog.replicas.rules.state import State
 
 
@@ -38,11 +38,11 @@ def targets(state: State, node: int, usable: Collection[int]) -> dict[TopicParti
     """
     replica_counts = _count_replicas(state)
     new_targets: dict[TopicPartition, list[int]] = {}
-    for (topic_id, number), partition in sorted(state.partitions.items()):
+    for (topic_uuid, number), partition in sorted(state.partitions.items()):
         target = _target_of(partition)
         if node not in target:
             continue
-        name = state.topics[topic_id].name
+        name = state.topics[topic_uuid].name
         free = [candidate for candidate in usable if candidate != node and candidate not in target]
         if not free and (len(target) == 1 or not is_internal(name)):
             raise ReplicaSetError(
@@ -68,13 +68,13 @@ def _count_replicas(state: State) -> Counter[int]:
     return Counter(node for partition in state.partitions.values() for node in partition.replicas)
 
 
-def _target_of(partition: Partition) -> list[int]:
+def _target_of(partition: DecidedPartition) -> list[int]:
     """The replicas of a partition at the end of its reassignment."""
     return [node for node in partition.replicas if node not in partition.removing]
 
 
 def growing_targets(state: State, factor: int) -> dict[TopicPartition, list[int]]:
-    """The replicas of the partitions that have fewer than `factor`; the present ones first.
+    """The replicas of the partitions that have fewer than `factor`; the current ones first.
 
     Raises InvalidReplicationFactorError if fewer directories take replicas.
     """
@@ -87,7 +87,7 @@ def growing_targets(state: State, factor: int) -> dict[TopicPartition, list[int]
         )
     replica_counts = _count_replicas(state)
     new_targets: dict[TopicPartition, list[int]] = {}
-    for (topic_id, number), partition in sorted(state.partitions.items()):
+    for (topic_uuid, number), partition in sorted(state.partitions.items()):
         target = _target_of(partition)
         missing_count = factor - len(target)
         for _ in range(missing_count):
@@ -95,18 +95,18 @@ def growing_targets(state: State, factor: int) -> dict[TopicPartition, list[int]
             replica_counts[node] += 1
             target.append(node)
         if missing_count > 0:
-            new_targets[TopicPartition(state.topics[topic_id].name, number)] = target
+            new_targets[TopicPartition(state.topics[topic_uuid].name, number)] = target
     return new_targets
 
 
 def _choose_node(
-    racks: Mapping[int, str | None], present: Collection[int], replica_counts: Counter[int]
+    racks: Mapping[int, str | None], replicas: Collection[int], replica_counts: Counter[int]
 ) -> int:
     """A further node for a partition: on a rack that it does not have, else with the fewest
     replicas.
     """
-    used_racks = {racks.get(node) for node in present} - {None}
-    free = [node for node in racks if node not in present]
+    used_racks = {racks.get(node) for node in replicas} - {None}
+    free = [node for node in racks if node not in replicas]
     return min(free, key=lambda node: (racks[node] in used_racks, replica_counts[node], node))
 
 
@@ -131,25 +131,25 @@ def move_off(
             assignments.reassign(new_targets)
             break
         except UnknownTopicOrPartitionError:  # one of the topics was deleted meanwhile
-            present_targets = targets(decisions.settle(deadline_ns), node, usable)
-            if present_targets == new_targets:
+            current_targets = targets(decisions.settle(deadline_ns), node, usable)
+            if current_targets == new_targets:
                 raise
-            new_targets = present_targets
+            new_targets = current_targets
     while True:
-        state = decisions.hint()
+        state = decisions.newest_state()
         remaining = _partitions_on(state, node)
         if not remaining:
             break
         for partition in remaining:
-            name = state.topics[partition.topic_id].name
-            place = (partition.topic_id, partition.number)
+            name = state.topics[partition.topic_uuid].name
+            partition_id = (partition.topic_uuid, partition.number)
             try:
-                assignments.tend(place, name, lambda: system.boot_ns() >= deadline_ns)
+                assignments.tend(partition_id, name, lambda: system.boot_ns() >= deadline_ns)
             except (LeaderNotAvailableError, UnknownTopicOrPartitionError):
-                if place in decisions.hint().partitions:
+                if partition_id in decisions.newest_state().partitions:
                     raise
         if system.boot_ns() >= deadline_ns:
-            names = sorted({state.topics[partition.topic_id].name for partition in remaining})
+            names = sorted({state.topics[partition.topic_uuid].name for partition in remaining})
             raise ReplicaSetError(
                 "the replicas of the directory are still being moved: the housekeeper continues, "
                 "call this again later",
@@ -160,6 +160,6 @@ def move_off(
     assignments.clear()
 
 
-def _partitions_on(state: State, node: int) -> list[Partition]:
+def _partitions_on(state: State, node: int) -> list[DecidedPartition]:
     """The partitions with a replica on a node."""
     return [partition for partition in state.partitions.values() if node in partition.replicas]

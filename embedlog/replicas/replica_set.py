@@ -31,7 +31,7 @@ from embedlog.replicas.decisions.refusals import TopicDeleted
 from embedlog.replicas.members.growth import SetGrowth
 from embedlog.replicas.members.member_directories import MakeDirectory
 from embedlog.replicas.members.membership import CheckedSet
-from embedlog.replicas.members.open_directories import DAMAGE
+from embedlog.replicas.members.open_directories import LOAD_ERRORS
 from embedlog.replicas.members.set_members import SetMembers
 from embedlog.replicas.observation.replica_events import ReplicaEvents
 from embedlog.replicas.partition.copied_partition import CopiedPartition
@@ -39,7 +39,7 @@ from embedlog.replicas.partition.leaders import Leaders
 from embedlog.replicas.partition.nearby_partition import NearbyPartition
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from embedlog.replicas.partition.replicated_partition import ReplicatedPartition
-from embedlog.replicas.rules.events import CreateTopic, Event, Observed, Place
+from embedlog.replicas.rules.events import CreateTopic, Event, Observed, PartitionId
 from embedlog.replicas.rules.records import LOG
 from embedlog.replicas.rules.state import LEAST, State
 from embedlog.replicas.set_topics import SetTopics
@@ -66,8 +66,8 @@ class ReplicaSet:
         self._check_open = check_open
         self._read_only = read_only
         self._mutex = threading.Lock()
-        self._replicas: dict[Place, PartitionReplicas] = {}
-        self._partitions: dict[Place, ReplicatedPartition] = {}
+        self._replicas: dict[PartitionId, PartitionReplicas] = {}
+        self._partitions: dict[PartitionId, ReplicatedPartition] = {}
         self._topics: SetTopics | None = None  # as `topics`, once the set is open
         self.events = ReplicaEvents(lambda: self.members.log_directories())
         self.members = SetMembers(
@@ -83,13 +83,13 @@ class ReplicaSet:
         self.members.open(checked, racks or {})
         self.directories = self.members.directories
         self.decisions = self.members.decisions
-        self.topics = SetTopics(self.decisions.hint)
+        self.topics = SetTopics(self.decisions.newest_state)
         self._topics = self.topics
         self.topics.settings_changed = self._apply_settings
         self.assignments = Assignments(self)
         self.verification = Verification(self)
         self.growth = SetGrowth(self.members, self.assignments, self._config)
-        voters = self.decisions.hint().voters
+        voters = self.decisions.newest_state().voters
         if not checked.is_registered and len(voters) == 2:
             logger.info(
                 "a set of two directories needs both for each decision: a third one on another "
@@ -108,13 +108,13 @@ class ReplicaSet:
 
     # ---- partitions ------------------------------------------------------------------------------
 
-    def replicas(self, place: Place, topic: str) -> PartitionReplicas:
+    def replicas(self, partition_id: PartitionId, topic: str) -> PartitionReplicas:
         """The replicas of one partition."""
         with self._mutex:
-            replicas = self._replicas.get(place)
+            replicas = self._replicas.get(partition_id)
             if replicas is None:
-                replicas = PartitionReplicas(self.directories, self.decisions, place, topic)
-                self._replicas[place] = replicas
+                replicas = PartitionReplicas(self.directories, self.decisions, partition_id, topic)
+                self._replicas[partition_id] = replicas
                 replicas.leaders.peers = self._used_leaders
                 replicas.leaders.unclean_default = self._config.unclean_leader_election_enable
                 replicas.in_sync.least_default = self.least_default
@@ -135,21 +135,21 @@ class ReplicaSet:
         """
         node = self.directories.blame(problem, missing=True)
         is_missing = isinstance(problem, StorageError) and problem.errno == errno.ENOENT
-        if node is None or not (is_missing or isinstance(problem, DAMAGE)):
+        if node is None or not (is_missing or isinstance(problem, LOAD_ERRORS)):
             return False
         parts = () if problem.path is None else Path(problem.path).parts
         if partition_name(LOG, 0) in parts:
             return len(self.decisions.nodes) > 1
-        state = self.decisions.hint()
-        for (topic_id, number), partition in state.partitions.items():
-            is_its_path = partition_name(state.topics[topic_id].name, number) in parts
+        state = self.decisions.newest_state()
+        for (topic_uuid, number), partition in state.partitions.items():
+            is_its_path = partition_name(state.topics[topic_uuid].name, number) in parts
             if is_its_path and set(partition.isr) - {node}:
                 return True
         return False
 
     def partition(self, name: str, number: int) -> ReplicatedPartition:
         """The partition of a topic that `topics` has. Raises UnknownTopicOrPartitionError."""
-        topic, topic_id = self.topics.topic_with_id(name)
+        topic, topic_uuid = self.topics.topic_with_id(name)
         if type(number) is not int:
             raise TypeError(f"a partition's number is an int, not {type(number).__name__}")
         if not 0 <= number < topic.partitions:
@@ -158,22 +158,22 @@ class ReplicaSet:
                 expected=f"0 to {topic.partitions - 1}",
                 found=number,
             )
-        place = topic_id, number
-        partition = self._partitions.get(place)
+        partition_id = topic_uuid, number
+        partition = self._partitions.get(partition_id)
         if partition is None:
             partition = ReplicatedPartition(
-                self.replicas(place, name),
+                self.replicas(partition_id, name),
                 lambda: self._topic_config(name),
                 self._config.lock_timeout_ms,
                 self._check_open,
             )
             # of two threads, one result counts
-            partition = self._partitions.setdefault(place, partition)
+            partition = self._partitions.setdefault(partition_id, partition)
         return partition
 
     def nearby_partition(self, name: str, number: int, rack: str) -> NearbyPartition:
         """The partition for one consumer in a rack. Raises UnknownTopicOrPartitionError."""
-        replicas = self.replicas(self.partition(name, number).place, name)
+        replicas = self.replicas(self.partition(name, number).partition_id, name)
         return NearbyPartition(
             replicas,
             lambda: self._topic_config(name),
@@ -184,7 +184,7 @@ class ReplicaSet:
 
     def copied_partition(self, name: str, number: int) -> CopiedPartition:
         """The partition for a copy of its files. Raises UnknownTopicOrPartitionError."""
-        replicas = self.replicas(self.partition(name, number).place, name)
+        replicas = self.replicas(self.partition(name, number).partition_id, name)
         return CopiedPartition(replicas, self._config.lock_timeout_ms, self._check_open)
 
     def settings_of(self, topic: Topic) -> Mapping[str, str]:
@@ -224,7 +224,7 @@ class ReplicaSet:
         if a topic was deleted since then. Raises TopicExistsError, InvalidReplicationFactorError,
         InvalidReplicaAssignmentError.
         """
-        topic_id = UUID(bytes=topic.id_bytes)
+        topic_uuid = UUID(bytes=topic.id_bytes)
         replicas: tuple[tuple[int, ...], ...] | None = None
         if assignment is not None:
             replicas = tuple(tuple(assignment[number]) for number in sorted(assignment))
@@ -236,7 +236,7 @@ class ReplicaSet:
         def make_event(state: State) -> Event:
             return CreateTopic(
                 topic.name,
-                topic_id,
+                topic_uuid,
                 self.live_nodes(),
                 topic.partitions,
                 factor,
@@ -251,18 +251,18 @@ class ReplicaSet:
             state = self.decide(make_event)
         except TopicDeleted:
             return False
-        for number in range(len(state.partitions_of(topic_id))):
-            self.replicas((topic_id, number), topic.name).leaders.begin(self.deadline())
+        for number in range(len(state.partitions_of(topic_uuid))):
+            self.replicas((topic_uuid, number), topic.name).leaders.begin(self.deadline())
         return True
 
-    def retire(self, name: str, topic_id: UUID) -> None:
+    def retire(self, name: str, topic_uuid: UUID) -> None:
         """Retire the partitions of a deleted topic in the directories that this process uses;
         others do so when they see it.
         """
         for opened in self.members.open_members():
             try:
                 self.members.workers.run_at(
-                    opened.path, partial(opened.directory.retire, name, topic_id)
+                    opened.path, partial(opened.directory.retire, name, topic_uuid)
                 )
             except EmbedlogError as problem:
                 logger.warning(
@@ -278,7 +278,7 @@ class ReplicaSet:
 
         Raises NotEnoughDirectoriesError.
         """
-        if not self._undecided_topics(self.decisions.hint(), names):
+        if not self._undecided_topics(self.decisions.newest_state(), names):
             return []
         return sorted(self._undecided_topics(self.decisions.settle(self.deadline()), names))
 
@@ -295,17 +295,17 @@ class ReplicaSet:
                 )
         return topics
 
-    def observe_replicas(self, state: State) -> Mapping[Place, Observed]:
+    def observe_replicas(self, state: State) -> Mapping[PartitionId, Observed]:
         """The replicas of all partitions with an ELR."""
         return {
-            place: observed
-            for place, observed in self.members.observe_replicas(state).items()
-            if state.partitions[place].elr
+            partition_id: observed
+            for partition_id, observed in self.members.observe_replicas(state).items()
+            if state.partitions[partition_id].elr
         }
 
     def replica_directory_count(self) -> int:
         """The number of directories that take replicas."""
-        return sum(member.replicas for member in self.decisions.hint().nodes.values())
+        return sum(member.replicas for member in self.decisions.newest_state().nodes.values())
 
     def live_nodes(self) -> frozenset[int]:
         """The nodes whose directories this process uses."""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class SetTopics:
     """The topics of an open set. Threads: any."""
 
-    def __init__(self, hint: Callable[[], State]) -> None:
-        self._hint = hint
+    def __init__(self, newest_state: Callable[[], State]) -> None:
+        self._newest_state = newest_state
         # called after the settings of a topic changed
         self.settings_changed: Callable[[], None] = lambda: None
         self._state: State | None = None
@@ -32,24 +32,24 @@ class SetTopics:
 
     def has_changed(self) -> bool:
         """Whether a decision changed a topic since the last `refresh`."""
-        return self._hint() is not self._state
+        return self._newest_state() is not self._state
 
     def refresh(self) -> bool:
         """Take the newest state over; True if it is another one."""
-        state = self._hint()
+        state = self._newest_state()
         if state is self._state:
             return False
         while True:
             before = self._topics
             topics = {
-                decided.name: (topic_of(state, topic_id), topic_id)
-                for topic_id, decided in state.topics.items()
+                decided.name: (topic_of(state, topic_uuid), topic_uuid)
+                for topic_uuid, decided in state.topics.items()
             }
             self._topics = topics
             self._state = state
             if _settings_of(before) != _settings_of(topics):
                 self.settings_changed()
-            newest = self._hint()
+            newest = self._newest_state()
             if newest is state:
                 return True
             # another thread may have taken it over meanwhile, and this one the older state after it

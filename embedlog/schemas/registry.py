@@ -155,12 +155,14 @@ class SchemaRegistry:
         """
 
         def decide(view: SchemaView) -> tuple[list[int], Change | None]:
-            present = view.versions(subject)
+            existing_versions = view.versions(subject)
             if version is None:
-                last = _require_last(present, subject, "a version")
-                numbers = [registered.version for registered in present]
+                last = _require_last(existing_versions, subject, "a version")
+                numbers = [registered.version for registered in existing_versions]
                 return numbers, deletion(subject, last.version)
-            matches = [registered for registered in present if registered.version == version]
+            matches = [
+                registered for registered in existing_versions if registered.version == version
+            ]
             deleted = replace(_require_last(matches, subject, f"version {version}"), deleted=True)
             return [version], (schema_key(subject, version), schema_value(deleted))
 

@@ -56,7 +56,7 @@ def scan(
     max_bytes_per_partition: int = SPLIT_BYTES,
     min_partitions: int = 0,
 ) -> Any:
-    """A DataFrame of the present records of `topic` between bounds, as in `log.scan`: times filter
+    """A DataFrame of the current records of `topic` between bounds, as in `log.scan`: times filter
     record by record.
 
     `directory`: the log directory, or all directories of a set.

@@ -25,7 +25,7 @@ logger = logging.getLogger("embedlog.spark")
 AGAIN_S = 3600.0
 RETRY_S = 5.0
 API_TIMEOUT_MS = 2000
-Place = tuple[str, int]
+PartitionName = tuple[str, int]  # topic and number
 
 
 class OffsetPublisher:
@@ -43,7 +43,7 @@ class OffsetPublisher:
     ) -> None:
         self._group_id = group_id
         self._clock = clock
-        self._reported: dict[Place, int] = {}
+        self._reported: dict[PartitionName, int] = {}
         self._due_s = 0.0
         self._warned: set[str] = set()
         try:
@@ -75,8 +75,10 @@ class OffsetPublisher:
         """Whether the offsets of the last call of `publish` are to be published again."""
         return self._clock() >= self._due_s
 
-    def publish(self, reached: Mapping[Place, int], ends: Mapping[Place, int]) -> None:
-        """Publish that all records before these offsets were read; `ends` are the present ends of
+    def publish(
+        self, reached: Mapping[PartitionName, int], ends: Mapping[PartitionName, int]
+    ) -> None:
+        """Publish that all records before these offsets were read; `ends` are the current ends of
         the partitions.
         """
         if reached == self._reported and self._clock() < self._due_s:
@@ -94,7 +96,7 @@ class OffsetPublisher:
         self._due_s = self._clock() + wait_s
 
     def _forward(
-        self, reached: Mapping[Place, int], ends: Mapping[Place, int]
+        self, reached: Mapping[PartitionName, int], ends: Mapping[PartitionName, int]
     ) -> dict[embedlog.TopicPartition, int]:
         """The offsets that do not move the group back."""
         committed = self._log.group_offsets(self._group_id)

@@ -199,7 +199,7 @@ def _time(name: str, value: Any) -> Offset:
     return value
 
 
-def _places(
+def _read_values(
     name: str, text: str, read: Callable[[str, Any], Offset], words: str
 ) -> tuple[Offset | None, dict[Any, Offset]]:
     """The common value, and the values of single topics and partitions."""
@@ -219,7 +219,7 @@ def _places(
 
 
 def _offsets(name: str, text: str) -> Bound:
-    common, single = _places(
+    common, single = _read_values(
         name, text, _offset, 'earliest, latest, or JSON: {"topic": {"0": 23, "1": -2}}'
     )
     if common is None:
@@ -228,7 +228,7 @@ def _offsets(name: str, text: str) -> Bound:
 
 
 def _times(name: str, text: str) -> Bound:
-    common, single = _places(name, text, _time, 'JSON: {"topic": {"0": 1700000000000}}')
+    common, single = _read_values(name, text, _time, 'JSON: {"topic": {"0": 1700000000000}}')
     if common is None:
         common = EARLIEST if name.startswith("starting") else LATEST
     return Bound(common, single, by_time=True, option=name)
@@ -433,11 +433,13 @@ def parse(options: Mapping[str, str], *, stream: bool | None) -> ReadSettings:
         raise embedlog.ConfigError(
             f"{end.option}: a batch cannot end at its beginning", found="earliest (-2)"
         )
-    most = values.get("maxOffsetsPerTrigger", 0)
-    least = values.get("minOffsetsPerTrigger", 0)
-    if most and least > most:
+    offsets_max = values.get("maxOffsetsPerTrigger", 0)
+    offsets_min = values.get("minOffsetsPerTrigger", 0)
+    if offsets_max and offsets_min > offsets_max:
         raise embedlog.ConfigError(
-            "minOffsetsPerTrigger", expected=f"at most maxOffsetsPerTrigger ({most})", found=least
+            "minOffsetsPerTrigger",
+            expected=f"at most maxOffsetsPerTrigger ({offsets_max})",
+            found=offsets_min,
         )
     return ReadSettings(
         directory=directory_of(values["path"]),
@@ -453,8 +455,8 @@ def parse(options: Mapping[str, str], *, stream: bool | None) -> ReadSettings:
         max_bytes=values.get("maxBytesPerPartition", SPLIT_BYTES),
         fail_on_data_loss=values.get("failOnDataLoss", True),
         isolation=values.get("isolation.level", "read_uncommitted"),
-        max_offsets=most,
-        min_offsets=least,
+        max_offsets=offsets_max,
+        min_offsets=offsets_min,
         max_delay_ms=values.get("maxTriggerDelay", 900_000),
         group_id=values.get("group.id", ""),
     )

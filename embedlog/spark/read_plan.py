@@ -68,7 +68,7 @@ def plan(settings: ReadSettings, parallel: int = 0) -> list[ReadTask]:
 
 
 class Topics:
-    """The present state of the partitions that the options name.
+    """The current state of the partitions that the options name.
 
     With `failOnDataLoss=false` those that do not exist are in `missing`. Raises
     UnknownTopicOrPartitionError otherwise.
@@ -294,13 +294,13 @@ def is_present(
     UnknownTopicOrPartitionError if that is fatal.
     """
     try:
-        present_id = log.scan(topic, partitions=[]).topic_id  # opens no partition
+        current_id = log.scan(topic, partitions=[]).topic_id  # opens no partition
     except embedlog.UnknownTopicOrPartitionError:
-        present_id = None
-    if present_id == topic_id:
+        current_id = None
+    if current_id == topic_id:
         return True
     message = f"no such topic: {topic}"
-    if present_id is not None:
+    if current_id is not None:
         message = (
             "the topic is not the planned one: it was created again, or this machine has another "
             "directory here"
@@ -311,7 +311,7 @@ def is_present(
         message,
         path=first_of(settings.directory),
         expected=f"topic id {topic_id}",
-        found=present_id,
+        found=current_id,
     )
     if settings.fail_on_data_loss:
         raise problem

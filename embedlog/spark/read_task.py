@@ -159,7 +159,7 @@ class _Reading:
             self._left[number] = batch.column("offset")[last].as_py() + 1
 
     def _skip_lost(self) -> bool:
-        """Continue at the present start of each partition; False if nothing is missing. Raises
+        """Continue at the current start of each partition; False if nothing is missing. Raises
         OffsetOutOfRangeError if fatal.
         """
         has_loss = False

@@ -63,7 +63,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, settings: WriteSettings, struct: Any, overwrite: bool) -> None:
         self._settings = settings
         self._overwrite = overwrite
-        self._places = _places(settings, struct)
+        self._column_numbers = _find_columns(settings, struct)
         self._area = staging.make_area(settings.staging_places(), f"job-{secrets.token_hex(8)}")
 
     @without_internal_frames
@@ -72,7 +72,7 @@ class BatchWriter(DataSourceArrowWriter):
         batch = self._settings.batch_id
         task = WriteTask(
             self._area,
-            self._places,
+            self._column_numbers,
             self._settings.topic,
             task=_task(),
             batch=batch,
@@ -98,7 +98,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, settings: WriteSettings, struct: Any) -> None:
         self._settings = settings
-        self._places = _places(settings, struct)
+        self._column_numbers = _find_columns(settings, struct)
         self._drops_times = _drops_times(settings, struct)
         self._area = staging.make_area(settings.staging_places(), f"stream-{secrets.token_hex(8)}")
 
@@ -108,7 +108,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = int(context.getLocalProperty("streaming.sql.batchId"))
         task = WriteTask(
-            self._area, self._places, self._settings.topic, task=_task(), query=query, batch=batch
+            self._area,
+            self._column_numbers,
+            self._settings.topic,
+            task=_task(),
+            query=query,
+            batch=batch,
         )
         return Message(task.stage(iterator))
 
@@ -132,7 +137,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         )
 
 
-def _places(settings: WriteSettings, struct: Any) -> dict[str, int]:
+def _find_columns(settings: WriteSettings, struct: Any) -> dict[str, int]:
     return sink_columns(
         struct, topic=settings.topic, headers=settings.headers, timestamp=bool(settings.timestamp)
     )
@@ -154,7 +159,7 @@ def _task() -> int:
 def writer(options: Mapping[str, str], struct: Any, overwrite: bool) -> BatchWriter:
     """Raises ConfigError, StorageError without a log directory, and the errors of `check_topic`."""
     settings = parse_write(options, stream=False)
-    _check_place(settings, overwrite)
+    _check_target(settings, overwrite)
     if _drops_times(settings, struct):
         logger.warning(DROPPED_TIMES)
     return BatchWriter(settings, struct, overwrite)
@@ -164,11 +169,11 @@ def writer(options: Mapping[str, str], struct: Any, overwrite: bool) -> BatchWri
 def stream_writer(options: Mapping[str, str], struct: Any) -> StreamWriter:
     """As `writer`; Spark creates one for each micro-batch."""
     settings = parse_write(options, stream=True)
-    _check_place(settings, overwrite=False)
+    _check_target(settings, overwrite=False)
     return StreamWriter(settings, struct)
 
 
-def _check_place(settings: WriteSettings, overwrite: bool) -> None:
+def _check_target(settings: WriteSettings, overwrite: bool) -> None:
     """Check the target before tasks start: they may take hours."""
     if not settings.members():
         raise embedlog.StorageError(

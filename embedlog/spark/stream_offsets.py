@@ -40,14 +40,14 @@ logger = logging.getLogger("embedlog.spark")
 
 VERSION = 1
 
-Place = tuple[str, int]
-Places = dict[Place, int]
+PartitionName = tuple[str, int]  # topic and number
+PartitionOffsets = dict[PartitionName, int]
 # As Spark stores it: {"v": 1, "o": {topic: {partition: offset}}, "id": {topic: id}, "e": {topic:
 # {partition: epoch}}, "first": …}
 Offset = dict[str, Any]
 
 
-def offsets_to_json(offsets: Mapping[Place, int]) -> dict[str, dict[str, int]]:
+def offsets_to_json(offsets: Mapping[PartitionName, int]) -> dict[str, dict[str, int]]:
     """Offsets by partition in the form of the JSON."""
     by_topic: dict[str, dict[str, int]] = {}
     for (topic, number), offset in sorted(offsets.items()):
@@ -55,7 +55,7 @@ def offsets_to_json(offsets: Mapping[Place, int]) -> dict[str, dict[str, int]]:
     return by_topic
 
 
-def offsets_from_json(by_topic: Mapping[str, Mapping[str, int]]) -> Places:
+def offsets_from_json(by_topic: Mapping[str, Mapping[str, int]]) -> PartitionOffsets:
     """The reverse of `written`."""
     return {
         (topic, int(number)): offset
@@ -67,8 +67,9 @@ def offsets_from_json(by_topic: Mapping[str, Mapping[str, int]]) -> Places:
 class _Begun(NamedTuple):
     """Where the next batch begins."""
 
-    places: Places  # each existing partition
-    first: Places  # those of them that are not in the offset that Spark keeps as the start
+    positions: PartitionOffsets  # each existing partition
+    # those of them that are not in the offset that Spark keeps as the start
+    first: PartitionOffsets
     has_lost: bool  # whether a position of the start does not exist any more
 
 
@@ -84,10 +85,10 @@ class StreamOffsets:
         self._log = embedlog.open(settings.directory, read_only=True)
         self._publisher: OffsetPublisher | None = None
         self._initial: Offset | None = None
-        self._targets: Places | None = None
+        self._targets: PartitionOffsets | None = None
         self._moved_s = -float("inf")
         # position, its epoch, and the partition's epoch then
-        self._compared: dict[Place, tuple[int, int, int]] = {}
+        self._compared: dict[PartitionName, tuple[int, int, int]] = {}
         self._watch = self._log._watch_topics()
         self._topics: Topics | None = None  # of the last look
         self._planned: Offset | None = None  # the last end that this object has planned
@@ -117,24 +118,26 @@ class StreamOffsets:
         return self._initial
 
     def latest(self) -> Offset:
-        """The present end of all partitions."""
-        topics = self._present_topics()
+        """The current end of all partitions."""
+        topics = self._current_topics()
         return self._offset(self._ends(topics), topics, {})
 
     def pin(self) -> None:
-        """Make the present end the last one: for a query that reads the present records and
+        """Make the current end the last one: for a query that reads the current records and
         ends.
         """
-        self._targets = self._ends(self._present_topics())
+        self._targets = self._ends(self._current_topics())
 
-    def _ends(self, topics: Topics) -> Places:
+    def _ends(self, topics: Topics) -> PartitionOffsets:
         return {
             (topic, partition.partition): topics.end_of(partition)
             for topic, partition in topics.partitions
         }
 
     @staticmethod
-    def _offset(ends: Mapping[Place, int], topics: Topics, epochs: Mapping[Place, int]) -> Offset:
+    def _offset(
+        ends: Mapping[PartitionName, int], topics: Topics, epochs: Mapping[PartitionName, int]
+    ) -> Offset:
         names = {topic for topic, _ in ends}
         ids = {
             name: description.topic_id
@@ -146,11 +149,13 @@ class StreamOffsets:
             offset["e"] = offsets_to_json(epochs)
         return offset
 
-    def _epochs(self, ends: Mapping[Place, int], unmoved: Mapping[Place, int]) -> Places:
+    def _epochs(
+        self, ends: Mapping[PartitionName, int], unmoved: Mapping[PartitionName, int]
+    ) -> PartitionOffsets:
         """The leader epochs before these ends, as far as there are some; `unmoved` are those of
         ends that have not moved.
         """
-        epochs: Places = {}
+        epochs: PartitionOffsets = {}
         scans: dict[str, embedlog.Scan] = {}
         for tp, end in ends.items():
             if tp in unmoved:
@@ -166,8 +171,8 @@ class StreamOffsets:
 
     # ---- the end of a batch ----
 
-    def _present_topics(self) -> Topics:
-        """The present topics. They are described again only if something has
+    def _current_topics(self) -> Topics:
+        """The current topics. They are described again only if something has
         changed.
         """
         if self._topics is None or not self._watch.is_unchanged():
@@ -184,19 +189,19 @@ class StreamOffsets:
 
         Raises EmbedlogError, among others for a data loss that is fatal.
         """
-        topics = self._present_topics()
+        topics = self._current_topics()
         if self._is_read(start):
             return start
         begun = self._begins(start, topics)
         ends = self._ends(topics)
         if self._publisher is not None:
             self._publisher.publish(
-                {tp: begin for tp, begin in begun.places.items() if tp not in begun.first},
+                {tp: begin for tp, begin in begun.positions.items() if tp not in begun.first},
                 ends,
             )
         if self._targets is not None:
             ends = {tp: min(end, self._targets.get(tp, 0)) for tp, end in ends.items()}
-        spans = {tp: max(0, ends[tp] - begin) for tp, begin in begun.places.items()}
+        spans = {tp: max(0, ends[tp] - begin) for tp, begin in begun.positions.items()}
         total = sum(spans.values())
         if not begun.has_lost and (total == 0 or (row_count is not None and self._waits(total))):
             self._read = start if total == 0 else None
@@ -204,7 +209,7 @@ class StreamOffsets:
         self._moved_s = self._clock()
         if row_count is not None and total > row_count:
             spans = {tp: share(span, row_count, total) for tp, span in spans.items()}
-        moved = {tp: begin + spans[tp] for tp, begin in begun.places.items()}
+        moved = {tp: begin + spans[tp] for tp, begin in begun.positions.items()}
         before = offsets_from_json(start["o"])
         epochs = {
             tp: epoch
@@ -254,18 +259,20 @@ class StreamOffsets:
         for topic, partition in topics.partitions:
             tp = (topic, partition.partition)
             if tp not in positions or topic in lost_topics:
-                begun.places[tp] = begun.first[tp] = partition.log_start_offset
+                begun.positions[tp] = begun.first[tp] = partition.log_start_offset
                 continue
-            begun.places[tp] = self._begin(topics, tp, partition, positions[tp], epochs.get(tp, -1))
-            if begun.places[tp] != positions[tp]:
-                begun.first[tp] = begun.places[tp]
+            begun.positions[tp] = self._begin(
+                topics, tp, partition, positions[tp], epochs.get(tp, -1)
+            )
+            if begun.positions[tp] != positions[tp]:
+                begun.first[tp] = begun.positions[tp]
                 begun = begun._replace(has_lost=True)
         return begun
 
     def _begin(
         self,
         topics: Topics,
-        tp: Place,
+        tp: PartitionName,
         partition: embedlog.PartitionDescription,
         position: int,
         epoch: int,
@@ -312,7 +319,7 @@ class StreamOffsets:
         return max(partition.log_start_offset, min(lost_from, end))
 
     def _cut(
-        self, tp: Place, partition: embedlog.PartitionDescription, position: int, epoch: int
+        self, tp: PartitionName, partition: embedlog.PartitionDescription, position: int, epoch: int
     ) -> tuple[int, str]:
         """The offset below `position` from which on the log has other records, and what happened;
         no words if it has the same.
@@ -333,7 +340,9 @@ class StreamOffsets:
             self._compared[tp] = compared
         return max(same_until, partition.log_start_offset), words
 
-    def _same_until(self, tp: Place, position: int, epoch: int, what: str) -> tuple[int, str]:
+    def _same_until(
+        self, tp: PartitionName, position: int, epoch: int, what: str
+    ) -> tuple[int, str]:
         """The offset up to `position` below which the log has the records of this epoch, and what
         happened if it is another.
         """
@@ -384,7 +393,7 @@ class StreamOffsets:
         """Spark has committed the results of all records before `end`."""
         if self._publisher is None:
             return
-        topics = self._present_topics()
+        topics = self._current_topics()
         ids = {
             name
             for name, description in topics.descriptions.items()
@@ -405,21 +414,23 @@ class StreamOffsets:
             if begins.get((topic, number), last) < last
         ]
         ids = {piece.topic: piece.topic_id for piece in pieces}
-        present = {
+        existing_topics = {
             topic
             for topic, identity in ids.items()
             if is_present(self._log, self._settings, topic, identity)
         }
-        pieces = [piece for piece in pieces if piece.topic in present]
+        pieces = [piece for piece in pieces if piece.topic in existing_topics]
         if end != self._planned:  # by an earlier process: the log may have been restored since
             pieces = self._drop_replaced(pieces, offsets_from_json(end.get("e", {})))
         return tasks_of(self._log, self._settings, pieces)
 
-    def _drop_replaced(self, pieces: list[PlannedPiece], epochs: Places) -> list[PlannedPiece]:
+    def _drop_replaced(
+        self, pieces: list[PlannedPiece], epochs: PartitionOffsets
+    ) -> list[PlannedPiece]:
         """The pieces without records that the log has replaced by others. Raises
         OffsetOutOfRangeError if that is fatal.
         """
-        present_pieces = []
+        remaining_pieces = []
         for piece in pieces:
             tp = (piece.topic, piece.partition)
             words = ""
@@ -428,7 +439,7 @@ class StreamOffsets:
                     tp, piece.end, epochs[tp], "the end of a planned batch"
                 )
             if not words:
-                present_pieces.append(piece)
+                remaining_pieces.append(piece)
                 continue
             report_loss(
                 words,
@@ -441,8 +452,8 @@ class StreamOffsets:
                 end=end,
             )
             if piece.start < end:
-                present_pieces.append(replace(piece, end=end))
-        return present_pieces
+                remaining_pieces.append(replace(piece, end=end))
+        return remaining_pieces
 
 
 def share(span: int, row_count: int, total: int) -> int:

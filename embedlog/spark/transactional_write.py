@@ -245,12 +245,12 @@ class _Write:
             for topic, batch in _pieces(staged):
                 under_way.append((staged, producer.send_batch(topic, batch)))
                 while len(under_way) > 1 and (under_way[0][1].done() or len(under_way) > 8):
-                    self._settle(*under_way.pop(0))
+                    self._await_result(*under_way.pop(0))
         producer.flush()
         for staged, future in under_way:
-            self._settle(staged, future)
+            self._await_result(staged, future)
 
-    def _settle(self, staged: Staged, future: Any) -> None:
+    def _await_result(self, staged: Staged, future: Any) -> None:
         try:
             for topic, partition, base, _ in future.result(BLOCK_MS / 1000):
                 tp = TopicPartition(topic, partition)
@@ -262,7 +262,7 @@ class _Write:
     # ---- overwriting -----------------------------------------------------------------------------
 
     def _ends(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
-        """The present end of each partition of these topics: the limit of the deletion for
+        """The current end of each partition of these topics: the limit of the deletion for
         partitions without a new record.
         """
         return {

@@ -42,31 +42,31 @@ def sink_columns(
     """The positions of the sink's columns in the rows. Raises ConfigError for an unsuitable
     schema.
     """
-    places: dict[str, int] = {}
+    column_numbers: dict[str, int] = {}
     for at, field in enumerate(struct.fields):
         name = field.name.lower()
         if name not in SINK_COLUMNS or (name == "timestamp" and not timestamp):
             continue
-        if name in places:
+        if name in column_numbers:
             raise embedlog.ConfigError(
                 f"schema: two columns {name}", expected="one", found=field.name
             )
         _check_kind(name, field.dataType)
-        places[name] = at
+        column_numbers[name] = at
     names = ", ".join(field.name for field in struct.fields) or "no columns"
-    if "value" not in places:
+    if "value" not in column_numbers:
         raise embedlog.ConfigError(
             "schema: no column value", expected=", ".join(SINK_COLUMNS), found=names
         )
-    if "topic" not in places and not topic:
+    if "topic" not in column_numbers and not topic:
         raise embedlog.ConfigError(
             "schema: the topic is missing: set the option topic or add a column topic", found=names
         )
     if topic:
-        places.pop("topic", None)
+        column_numbers.pop("topic", None)
     if not headers:
-        places.pop("headers", None)
-    return places
+        column_numbers.pop("headers", None)
+    return column_numbers
 
 
 def _check_kind(name: str, kind: Any) -> None:
@@ -94,7 +94,7 @@ class WriteTask:
     def __init__(
         self,
         area: StagingArea,
-        places: dict[str, int],
+        column_numbers: dict[str, int],
         topic: str,
         *,
         task: int,
@@ -103,7 +103,7 @@ class WriteTask:
         transactional_id: str = "",
     ) -> None:
         self._area = area
-        self._places = places
+        self._column_numbers = column_numbers
         self._topic = topic
         self._task = task
         self._query = query
@@ -156,9 +156,9 @@ class WriteTask:
     def _project(self, batch: Any) -> Any:
         import pyarrow
 
-        names = [name for name in SINK_COLUMNS if name in self._places]
+        names = [name for name in SINK_COLUMNS if name in self._column_numbers]
         return pyarrow.RecordBatch.from_arrays(
-            [batch.column(self._places[name]) for name in names], names=names
+            [batch.column(self._column_numbers[name]) for name in names], names=names
         )
 
     # ---- checks of rows --------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class WriteTask:
         if topics.null_count:
             row = self._rows + pc.index(pc.is_null(topics), True).as_py()
             raise embedlog.InvalidRecordError(
-                f"{self._place(row)}: the column topic is null, and there is no option topic"
+                f"{self._describe_row(row)}: the column topic is null, and there is no option topic"
             )
         others = piece.drop_columns(["topic"])
         names = pc.unique(topics).to_pylist()
@@ -185,7 +185,7 @@ class WriteTask:
                 mask = pc.equal(topics, name)
                 yield name, others.filter(mask), pc.indices_nonzero(mask)
 
-    def _place(self, row: int) -> str:
+    def _describe_row(self, row: int) -> str:
         return f"row {row} of task {self._task}"
 
     def _inspect(self, topic: str, part: Any, rows: Any) -> None:
@@ -224,7 +224,7 @@ class WriteTask:
             at = pc.index(pc.is_null(keys), True).as_py()
             row = numbers[pc.list_parent_indices(lists)[at].as_py()]
             raise embedlog.InvalidRecordError(
-                f"{self._place(row)}: a header has no key, topic {topic}"
+                f"{self._describe_row(row)}: a header has no key, topic {topic}"
             )
 
     def _inspect_partitions(
@@ -238,7 +238,7 @@ class WriteTask:
         if bounds["min"] < 0:
             row = numbers[pc.index(column, bounds["min"]).as_py()]
             raise embedlog.UnknownTopicOrPartitionError(
-                f"{self._place(row)}: topic {topic} has no partition {bounds['min']}",
+                f"{self._describe_row(row)}: topic {topic} has no partition {bounds['min']}",
                 expected="0 or more, or null",
             )
         if bounds["max"] > facts.partition:
@@ -252,7 +252,7 @@ class WriteTask:
         if earliest.is_valid and earliest.value < 0:
             row = numbers[pc.index(column, earliest).as_py()]
             raise embedlog.InvalidTimestampError(
-                f"{self._place(row)}: a time that no record of topic {topic} can have",
+                f"{self._describe_row(row)}: a time that no record of topic {topic} can have",
                 expected="1970 or later, or null",
                 found=str(earliest),
             )

@@ -62,14 +62,14 @@ def stand_in_for(caller: Standing) -> Iterator[None]:
 
 
 def bound_deadline(deadline_ns: int) -> int:
-    """The earlier one of a deadline (boot clock, ns) and of that of the present call of this
+    """The earlier one of a deadline (boot clock, ns) and of that of the current call of this
     thread.
     """
     return min(deadline_ns, _calls.deadline_ns)
 
 
 def is_over() -> bool:
-    """Whether the present call of this thread has reached its deadline: its locks are not waited
+    """Whether the current call of this thread has reached its deadline: its locks are not waited
     for any more.
     """
     return system.boot_ns() >= _calls.deadline_ns

@@ -108,7 +108,7 @@ def update(
 ) -> None:
     """Read, change (None removes an entry), write; nothing is written if nothing changes.
 
-    Raises ForeignDirectoryError if the present file is malformed: overwriting it would lose the
+    Raises ForeignDirectoryError if the current file is malformed: overwriting it would lose the
     entries of other partitions. A damaged cache is rebuilt. **Threads and processes**: the caller
     holds the directory lock.
     """

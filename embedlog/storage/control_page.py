@@ -91,8 +91,8 @@ class PageFile:
 
 def map_page(path: Path, writable: bool, locked: bool = False) -> PageFile | None:
     """Map an existing page; None if it is absent or too short."""
-    present = files.facts_of(path)
-    if present is None or present.size < system.PAGE_BYTES:
+    page_facts = files.facts_of(path)
+    if page_facts is None or page_facts.size < system.PAGE_BYTES:
         return None
     with files.opened(path, files.WRITE if writable else files.READ) as fd:
         facts = files.facts(fd, path)
@@ -104,12 +104,12 @@ def make_page(path: Path, mode: int, locked: bool = False) -> PageFile:
     """Map the page; create it if it is absent. REQUIRES the append lock; the caller writes the
     content.
     """
-    present = files.facts_of(path)
-    if present is not None and present.size < system.PAGE_BYTES:
+    page_facts = files.facts_of(path)
+    if page_facts is not None and page_facts.size < system.PAGE_BYTES:
         # a foreign process truncated it: keep the inode, rebuild the content
         with files.opened(path, files.WRITE) as fd:
             files.allocate(fd, system.PAGE_BYTES, path)
-    elif present is None:
+    elif page_facts is None:
         temporary = path.with_name(path.name + "-new")
         files.unlink(temporary, missing_ok=True)
         with files.opened(temporary, files.EXCLUSIVE, mode) as fd:
@@ -144,25 +144,25 @@ def check(mapped: PageFile, expected: Any) -> bool:
     return state == system.VALID
 
 
-def floor_of(mapped: PageFile, topic_id: bytes, partition: int) -> Published | None:
-    """The state that a page of an earlier incarnation published into the present page cache; None
+def floor_of(mapped: PageFile, topic_id_bytes: bytes, partition: int) -> Published | None:
+    """The state that a page of an earlier incarnation published into the current page cache; None
     if it proves nothing.
     """
     page = mapped.page
     cache = cache_number(mapped.path)
     if not cache or page.word(system.WORD_CACHE) != cache:
         return None
-    if not is_in_place(mapped, topic_id, partition) or page.word(system.WORD_CUT_INTENT):
+    if not is_in_place(mapped, topic_id_bytes, partition) or page.word(system.WORD_CUT_INTENT):
         return None  # published bytes may be cut already
     return page.read()
 
 
-def is_in_place(mapped: PageFile, topic_id: bytes, partition: int) -> bool:
-    """Whether the page was written at its present place, in any incarnation; False for a copied
+def is_in_place(mapped: PageFile, topic_id_bytes: bytes, partition: int) -> bool:
+    """Whether the page was written at its current place, in any incarnation; False for a copied
     page.
     """
     own = system.identity(
-        mapped.page.incarnation(), topic_id, partition, mapped.identity_device, mapped.inode
+        mapped.page.incarnation(), topic_id_bytes, partition, mapped.identity_device, mapped.inode
     )
     return bool(mapped.page.check(own) == system.VALID)
 
@@ -187,9 +187,9 @@ class DurableRecord:
     the sync lock.
     """
 
-    def __init__(self, directory: Path, topic_id: bytes) -> None:
+    def __init__(self, directory: Path, topic_id_bytes: bytes) -> None:
         self.path = directory / file_names.DURABLE
-        self._topic_id = topic_id
+        self._topic_id_bytes = topic_id_bytes
         self._synced_ns = -RECORD_AGE_NS
 
     def read(self) -> Durable | None:
@@ -218,10 +218,10 @@ class DurableRecord:
         """The record in a slot; None if the slot is not valid."""
         if len(raw) < _SLOT.size:
             return None
-        magic, sequence, topic_id, offset, base, check_sum = _SLOT.unpack(raw)
+        magic, sequence, topic_id_bytes, offset, base, check_sum = _SLOT.unpack(raw)
         if (
             magic != _DURABLE_MAGIC
-            or topic_id != self._topic_id
+            or topic_id_bytes != self._topic_id_bytes
             or check_sum != codec.crc32c(raw[: _SLOT.size - 4])
         ):
             return None
@@ -256,7 +256,8 @@ class DurableRecord:
 
     def _write(self, fd: int, sequence: int, offset: int, segment_base: int) -> None:
         """Write the slot that the parity of the sequence selects."""
-        body = _SLOT.pack(_DURABLE_MAGIC, sequence, self._topic_id, offset, segment_base, 0)[:-4]
+        fields = (_DURABLE_MAGIC, sequence, self._topic_id_bytes, offset, segment_base, 0)
+        body = _SLOT.pack(*fields)[:-4]
         slot = body + struct.pack(">I", codec.crc32c(body))
         files.write_all(fd, slot, _SLOT.size * (sequence & 1), self.path)
 

@@ -1,7 +1,7 @@
 """A bounded cache of read descriptors, shared by all partitions of an open log.
 
 - A descriptor is closed only if it has no user and the cache is full.
-- After `forget` the names of a directory are opened again; a present user keeps its descriptor. A
+- After `forget` the names of a directory are opened again; a current user keeps its descriptor. A
   file whose open began before is not kept: its directory may have been replaced since.
 - After `close` nothing is kept: a file that a late reader opens is closed when it releases it.
 - A frequent reader of one file may keep its descriptor; kept descriptors use at most 1 /

@@ -82,17 +82,17 @@ def _raise_not_opened(code: int, path: str | os.PathLike[str]) -> None:
     """Raises StorageError, which names the kind of a file that is no regular one."""
     number = system.errno_of(code)
     if number in _NOT_REGULAR:
-        present = lstat(path)
-        if present is not None:
-            _check_regular(present, number, path)
+        current_facts = lstat(path)
+        if current_facts is not None:
+            _check_regular(current_facts, number, path)
     check(code, path, "open")
 
 
-def _check_regular(present: system.Facts, number: int, path: str | os.PathLike[str]) -> None:
-    if stat.S_ISREG(present.mode):
+def _check_regular(current_facts: system.Facts, number: int, path: str | os.PathLike[str]) -> None:
+    if stat.S_ISREG(current_facts.mode):
         return
     kind = next(
-        (name for is_kind, name in _KINDS.items() if is_kind(present.mode)), "something else"
+        (name for is_kind, name in _KINDS.items() if is_kind(current_facts.mode)), "something else"
     )
     raise StorageError("cannot open", errno=number, path=path, expected=_EXPECTED, found=kind)
 
@@ -273,10 +273,10 @@ def facts_of(path: str | os.PathLike[str]) -> system.Facts | None:
     """Facts of a file by its name; None if it is absent. Raises StorageError for a name that
     `open_file` would refuse.
     """
-    present = lstat(path)
-    if present is not None:
-        _check_regular(present, errno.EINVAL, path)
-    return present
+    current_facts = lstat(path)
+    if current_facts is not None:
+        _check_regular(current_facts, errno.EINVAL, path)
+    return current_facts
 
 
 def lstat(path: str | os.PathLike[str]) -> system.Facts | None:
@@ -296,17 +296,17 @@ def exists(path: str | os.PathLike[str]) -> bool:
 
 def is_link(path: str | os.PathLike[str]) -> bool:
     """Whether the name itself is a symbolic link."""
-    present = lstat(path)
-    return present is not None and stat.S_ISLNK(present.mode)
+    current_facts = lstat(path)
+    return current_facts is not None and stat.S_ISLNK(current_facts.mode)
 
 
 def is_directory(path: str | os.PathLike[str]) -> bool:
     """Whether the name is a directory or a symbolic link to one."""
-    present = lstat(path)
-    if present is None:
+    current_facts = lstat(path)
+    if current_facts is None:
         return False
-    if not stat.S_ISLNK(present.mode):
-        return stat.S_ISDIR(present.mode)
+    if not stat.S_ISLNK(current_facts.mode):
+        return stat.S_ISDIR(current_facts.mode)
     try:
         with opened(path, os.O_RDONLY | os.O_DIRECTORY):
             return True
@@ -368,27 +368,27 @@ def real_path(path: str | os.PathLike[str]) -> str:
         return os.path.realpath(path)
 
 
-def check_size(size: int, most: int, path: str | os.PathLike[str]) -> int:
+def check_size(size: int, size_max: int, path: str | os.PathLike[str]) -> int:
     """Check a size before memory is allocated; a sparse file may be larger than its disk. Raises
     CorruptRecordError.
     """
-    if size > most:
+    if size > size_max:
         raise CorruptRecordError(
             "the file is too large for its kind",
             path=path,
-            expected=f"at most {most} bytes",
+            expected=f"at most {size_max} bytes",
             found=size,
         )
     return size
 
 
-def read_bytes(path: str | os.PathLike[str], most: int = WHOLE_BYTES_MAX) -> bytes | None:
+def read_bytes(path: str | os.PathLike[str], size_max: int = WHOLE_BYTES_MAX) -> bytes | None:
     """The whole of a small file; None if it is absent. Raises CorruptRecordError if it has more
-    than `most` bytes.
+    than `size_max` bytes.
     """
     try:
         with opened(path) as fd:
-            return pread(fd, check_size(facts(fd, path).size, most, path), 0, path)
+            return pread(fd, check_size(facts(fd, path).size, size_max, path), 0, path)
     except StorageError as problem:
         if problem.errno in (errno.ENOENT, errno.ENOTDIR):
             return None

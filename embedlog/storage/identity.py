@@ -296,7 +296,7 @@ def read_visit(directory: str | os.PathLike[str]) -> int:
     return -1
 
 
-def note_visit(directory: str | os.PathLike[str], mode: int = 0o666) -> int:
+def write_visit(directory: str | os.PathLike[str], mode: int = 0o666) -> int:
     """Write a new number for a visit that was just detected; on disk when it returns.
 
     Older manifests describe the time before it.

@@ -3,7 +3,7 @@ of 32 bytes beside it.
 
 - The kernel releases the lock when its process ends for any reason; no other process waits for a
   timeout to detect that.
-- Slots are reused: the nonce distinguishes the present holder from the previous one.
+- Slots are reused: the nonce distinguishes the current holder from the previous one.
 - A lock is invisible to the descriptor that holds it, so other slots are probed through a second
   descriptor.
 - A forked child closes both at once: inherited descriptors would keep the parent's slots locked.
@@ -212,8 +212,8 @@ class Liveness:
             if fd < 0:
                 return True
             own = files.facts(fd, self.path)
-            present = files.facts_of(self.path)
-        return present is None or (own.device, own.inode) == (present.device, present.inode)
+            facts = files.facts_of(self.path)
+        return facts is None or (own.device, own.inode) == (facts.device, facts.inode)
 
     def open_probe(self) -> None:
         """Open the descriptor that probes slots now, while the path leads to the file of its own

@@ -140,8 +140,8 @@ class LockFile:
         with it.
         """
         own = files.facts(self.fd, self.path)
-        present = files.facts_of(self.path)
-        return present is not None and (present.device, present.inode) == (own.device, own.inode)
+        facts = files.facts_of(self.path)
+        return facts is not None and (facts.device, facts.inode) == (own.device, own.inode)
 
     @scope
     def hold(self, deadline_ns: int) -> Iterator[None]:
@@ -174,8 +174,8 @@ class LockFile:
 
     def sign(self) -> None:
         """Write the holder's process id into the file: for messages only."""
-        note = f"pid {os.getpid()} on {os.uname().nodename}\n".ljust(96).encode()[:96]
-        system.pwrite(self.fd, note, 0)
+        holder = f"pid {os.getpid()} on {os.uname().nodename}\n".ljust(96).encode()[:96]
+        system.pwrite(self.fd, holder, 0)
 
     def owner(self) -> str:
         """The holder, as text for a message: from the kernel, else from the note of the last
@@ -185,10 +185,10 @@ class LockFile:
         if holders:
             return holders
         try:
-            note = files.pread(self.fd, 96, 0, self.path).decode(errors="replace").strip()
+            holder = files.pread(self.fd, 96, 0, self.path).decode(errors="replace").strip()
         except StorageError:
-            note = ""
-        return note or "an unknown process"
+            holder = ""
+        return holder or "an unknown process"
 
     def close(self) -> None:
         """Close the file, which gives the lock back. Idempotent."""

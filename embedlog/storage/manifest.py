@@ -152,8 +152,8 @@ def _unpack(raw: bytes, entry: struct.Struct) -> SegmentInfo | None:
     return SegmentInfo._make((*fields[:11], flags, kind, *fields[11:]))
 
 
-def _check_of_head(version: int, topic_id: bytes) -> int:
-    return codec.crc32c(_HEAD.pack(MAGIC, version, 0, topic_id))
+def _check_of_head(version: int, topic_id_bytes: bytes) -> int:
+    return codec.crc32c(_HEAD.pack(MAGIC, version, 0, topic_id_bytes))
 
 
 class Manifest:
@@ -161,9 +161,9 @@ class Manifest:
     lock appends.
     """
 
-    def __init__(self, directory: Path, topic_id: bytes, mode: int = 0o666) -> None:
+    def __init__(self, directory: Path, topic_id_bytes: bytes, mode: int = 0o666) -> None:
         self.path = directory / file_names.MANIFEST
-        self._topic_id = topic_id
+        self._topic_id_bytes = topic_id_bytes
         self._mode = mode
         self._mutex = threading.RLock()
         self._read = 0  # bytes of the file that `segments` reflects
@@ -235,8 +235,8 @@ class Manifest:
     def _has_own_head(self, raw: bytes) -> bool:
         if len(raw) < HEAD_BYTES:
             return False
-        magic, version, check, topic_id = _HEAD.unpack_from(raw)
-        if magic != MAGIC or check != _check_of_head(version, topic_id):
+        magic, version, check, topic_id_bytes = _HEAD.unpack_from(raw)
+        if magic != MAGIC or check != _check_of_head(version, topic_id_bytes):
             return False
         if version > VERSION:
             raise UnsupportedFormatError(
@@ -247,10 +247,10 @@ class Manifest:
             )
         self._entry = _ENTRY_2 if version == 2 else _ENTRY
         # an older version is rebuilt: it is a cache
-        return bool(topic_id == self._topic_id and version >= 2)
+        return bool(topic_id_bytes == self._topic_id_bytes and version >= 2)
 
     def _apply(self, infos: Iterable[SegmentInfo]) -> None:
-        """Add records in a new dictionary: another thread may iterate over the present one."""
+        """Add records in a new dictionary: another thread may iterate over the current one."""
         segments = dict(self.segments)
         for info in infos:
             if info.kind == START:
@@ -292,7 +292,7 @@ class Manifest:
             files.write_all(fd, self._encode_head() + _pack(_first_record(start)), 0, self.path)
         self.refresh()
 
-    def note(self, start: Start, info: SegmentInfo | None = None) -> None:
+    def append(self, start: Start, info: SegmentInfo | None = None) -> None:
         """Append new records after the last good one. REQUIRES the append lock."""
         with self._mutex:
             self._refresh()
@@ -343,7 +343,9 @@ class Manifest:
             self._refresh()
 
     def _encode_head(self) -> bytes:
-        return _HEAD.pack(MAGIC, VERSION, _check_of_head(VERSION, self._topic_id), self._topic_id)
+        return _HEAD.pack(
+            MAGIC, VERSION, _check_of_head(VERSION, self._topic_id_bytes), self._topic_id_bytes
+        )
 
     def sync(self) -> None:
         if files.exists(self.path):

@@ -11,9 +11,9 @@
 - A directory counts as usable until a call has noticed its loss: a slot begins in the next one then.
 - A slot can name a directory that has left the set. It counts as held, without a heartbeat, for a
   process that has not opened that directory before. The node of a directory is not used again.
-- A directory can be put back from a copy while it is open. Other processes open the present file,
-  without the slots of the earlier one. Slots begin in the present file, and the holder of an earlier
-  slot takes another one.
+- A directory can be put back from a copy while it is open. Other processes open the current file,
+  without the slots of the earlier one. Slots begin in the current file, and the holder of an
+  earlier slot takes another one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SetLiveness(Liveness):
         super().__init__(home, mode, locked)
         self._directories = directories
         self._locked = locked
-        self._present: dict[Path, Liveness] = {}  # by directory
+        self._current: dict[Path, Liveness] = {}  # by directory
         self._earlier: list[Liveness] = []  # of files that were replaced by a copy
         # a signal handler may end a slot inside of a section of its own thread
         self._choosing = threading.RLock()
@@ -61,28 +61,28 @@ class SetLiveness(Liveness):
         """The slots in the file that a directory has now. Raises StorageError."""
         with self._choosing:
             candidates = list(self._earlier)
-            if directory in self._present:
-                candidates.insert(0, self._present[directory])
-        present: Liveness | None = None
+            if directory in self._current:
+                candidates.insert(0, self._current[directory])
+        current: Liveness | None = None
         for slots in candidates:
             if slots.path.parent == directory and slots.is_of_file():
-                present = slots
+                current = slots
                 break
         with self._choosing:
-            before = self._present.get(directory)
-            if present is None and (before is None or before in candidates):
-                present = Liveness(directory, self._mode, self._locked)
-            if present is None or present is before:  # another thread was faster
-                return self._present[directory]
+            before = self._current.get(directory)
+            if current is None and (before is None or before in candidates):
+                current = Liveness(directory, self._mode, self._locked)
+            if current is None or current is before:  # another thread was faster
+                return self._current[directory]
             if before is not None:
                 self._earlier.append(before)
-            self._earlier = [slots for slots in self._earlier if slots is not present]
-            self._present[directory] = present
-            return present
+            self._earlier = [slots for slots in self._earlier if slots is not current]
+            self._current[directory] = current
+            return current
 
     def _all_slots(self) -> list[Liveness]:
         with self._choosing:
-            return [*self._present.values(), *self._earlier]
+            return [*self._current.values(), *self._earlier]
 
     def _call_in_first(self, call: Callable[[Liveness, int], T]) -> T:
         """The result of a call in the first directory in which it succeeds: the call may be the
@@ -122,11 +122,13 @@ class SetLiveness(Liveness):
     def shows_slot(self, process_slot: ProcessSlot) -> bool:
         usable, _ = self._directories()
         with self._choosing:
-            present = [self._present[path] for path in usable.values() if path in self._present]
+            current_slots = [
+                self._current[path] for path in usable.values() if path in self._current
+            ]
         if not usable:
             return True
         with suppress(StorageError):  # the directory that has the slot fails
-            return any(slots.holds(process_slot) and slots.is_of_file() for slots in present)
+            return any(slots.holds(process_slot) and slots.is_of_file() for slots in current_slots)
         return False
 
     def end(self, process_slot: ProcessSlot) -> None:

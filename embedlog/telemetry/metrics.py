@@ -62,7 +62,7 @@ class Metrics:
         # when the newest window is full, on the same clock
         self.due = self._windows[0].began + window_s
 
-    def note(self, amounts: Mapping[str, float], peaks: Mapping[str, float] | None = None) -> None:
+    def add(self, amounts: Mapping[str, float], peaks: Mapping[str, float] | None = None) -> None:
         """Add to totals, and raise maxima to at least `peaks`."""
         with self._lock:
             if self._clock() >= self.due:
@@ -82,7 +82,7 @@ class Metrics:
 
     def spent(self, name: str, seconds: float) -> None:
         """Add the duration of a call."""
-        self.note({f"{name}_s": seconds})
+        self.add({f"{name}_s": seconds})
 
     # ---- values ----------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ def records(
     partition: int | None = None,
     isolation_level: IsolationLevel = COMMITTED,
 ) -> list[Record[bytes, bytes]]:
-    """The present records of a topic, or of one partition: by partition, then by offset. Aborted
+    """The current records of a topic, or of one partition: by partition, then by offset. Aborted
     records are not present.
 
     Raises UnknownTopicOrPartitionError, ClosedError. **Threads:** any.
@@ -119,92 +119,92 @@ def assert_records(
     """
     __tracebackhide__ = True
     expectations = [expected_record(item) for item in expected]
-    present = records(log, topic, partition=partition, isolation_level=isolation_level)
+    actual = records(log, topic, partition=partition, isolation_level=isolation_level)
     has_one_order = partition is not None or log.describe_topic(topic).partition_count == 1
     if in_order or (in_order is None and has_one_order):
-        problem = _describe_ordered(expectations, present)
+        problem = _describe_ordered(expectations, actual)
     else:
-        problem = _describe_unordered(expectations, present, by_key=in_order is None)
+        problem = _describe_unordered(expectations, actual, by_key=in_order is None)
     if problem:
         subject = f"topic {topic!r}"
         if partition is not None:
             subject += f", partition {partition}"
         count = _count_text(len(expectations))
-        raise AssertionError(f"{subject}: expected {count}, found {len(present)}\n{problem}")
+        raise AssertionError(f"{subject}: expected {count}, found {len(actual)}\n{problem}")
 
 
 def _count_text(count: int) -> str:
     return "1 record" if count == 1 else f"{count} records"
 
 
-def _describe_ordered(expectations: Sequence[Expected], present: Sequence[Any]) -> str:
+def _describe_ordered(expectations: Sequence[Expected], actual: Sequence[Any]) -> str:
     """The first difference of two lists in the same order; "" if there is none."""
-    for row, (expectation, record) in enumerate(zip(expectations, present, strict=False)):
+    for row, (expectation, record) in enumerate(zip(expectations, actual, strict=False)):
         if not expectation.matches(record):
-            return "\n".join(_lines_around(row, expectations, present))
-    if len(expectations) == len(present):
+            return "\n".join(_lines_around(row, expectations, actual))
+    if len(expectations) == len(actual):
         return ""
-    row = min(len(expectations), len(present))
-    return "\n".join(_lines_around(row, expectations, present))
+    row = min(len(expectations), len(actual))
+    return "\n".join(_lines_around(row, expectations, actual))
 
 
 def _lines_around(
-    row: int, expectations: Sequence[Expected], present: Sequence[Any]
+    row: int, expectations: Sequence[Expected], actual: Sequence[Any]
 ) -> Iterator[str]:
     """The first difference, its kind, and the records around it."""
-    yield f"first difference at record {row}: {_kind_of(row, expectations, present)}"
+    yield f"first difference at record {row}: {_kind_of(row, expectations, actual)}"
     for number in range(max(0, row - CONTEXT), row):
-        yield f"    {number}: {show_record(present[number])}"
+        yield f"    {number}: {show_record(actual[number])}"
     margin = " " * len(str(row))
     expected_text = expectations[row] if row < len(expectations) else "no record"
-    found_text = show_record(present[row]) if row < len(present) else "no record"
+    found_text = show_record(actual[row]) if row < len(actual) else "no record"
     yield f"  > {row}: expected {expected_text}"
     yield f"    {margin}  found    {found_text}"
-    if row < len(expectations) and row < len(present):
-        for line in expectations[row].differences(present[row]):
+    if row < len(expectations) and row < len(actual):
+        for line in expectations[row].differences(actual[row]):
             yield f"    {margin}  {line}"
-    for number in range(row + 1, min(row + 1 + CONTEXT, len(present))):
-        yield f"    {number}: {show_record(present[number])}"
+    for number in range(row + 1, min(row + 1 + CONTEXT, len(actual))):
+        yield f"    {number}: {show_record(actual[number])}"
 
 
-def _kind_of(row: int, expectations: Sequence[Expected], present: Sequence[Any]) -> str:
-    if row >= len(present):
+def _kind_of(row: int, expectations: Sequence[Expected], actual: Sequence[Any]) -> str:
+    if row >= len(actual):
         return f"{len(expectations) - row} missing at the end"
     if row >= len(expectations):
-        return f"{len(present) - row} too many at the end"
-    if row + 1 < len(expectations) and expectations[row + 1].matches(present[row]):
+        return f"{len(actual) - row} too many at the end"
+    if row + 1 < len(expectations) and expectations[row + 1].matches(actual[row]):
         return "a record is missing"
-    if row + 1 < len(present) and expectations[row].matches(present[row + 1]):
+    if row + 1 < len(actual) and expectations[row].matches(actual[row + 1]):
         return "a record is not expected"
     return "another record"
 
 
 def _describe_unordered(
-    expectations: Sequence[Expected], present: Sequence[Any], *, by_key: bool
+    expectations: Sequence[Expected], actual: Sequence[Any], *, by_key: bool
 ) -> str:
     """The records that are missing or not expected; else, by key, those in another order."""
-    record_of = _Matching(expectations, present).record_of
+    record_of = _Matching(expectations, actual).record_of
     matched = set(record_of.values())
-    surplus = [record for number, record in enumerate(present) if number not in matched]
+    surplus = [record for number, record in enumerate(actual) if number not in matched]
     lines = []
     for row, expectation in enumerate(expectations):
         if row not in record_of:
             lines.append(f"  missing: {expectation}{_describe_nearest(expectation, surplus)}")
     lines += [f"  not expected: {show_record(record)}" for record in surplus]
     if not lines and by_key:
-        lines = _describe_early(expectations, present, record_of)
+        lines = _describe_early(expectations, actual, record_of)
     return "\n".join(_shorten(lines))
 
 
 def _describe_early(
-    expectations: Sequence[Expected], present: Sequence[Any], record_of: Mapping[int, int]
+    expectations: Sequence[Expected], actual: Sequence[Any], record_of: Mapping[int, int]
 ) -> list[str]:
     """The records that come before an expected predecessor of the same key."""
     last_of_key: dict[Any, int] = {}
     lines = []
     for row in range(len(expectations)):
         number = record_of[row]
-        record = present[number]
+        record = actual[number]
         if record.key is None:
             continue
         if number < last_of_key.get(record.key, -1):
@@ -220,9 +220,9 @@ class _Matching:
     needs the record (a maximum matching, by augmenting paths).
     """
 
-    def __init__(self, expectations: Sequence[Expected], present: Sequence[Any]) -> None:
+    def __init__(self, expectations: Sequence[Expected], actual: Sequence[Any]) -> None:
         self._expectations = expectations
-        self._present = present
+        self._actual = actual
         self._candidates: dict[int, list[int]] = {}
         self.record_of: dict[int, int] = {}
         self._expectation_of: dict[int, int] = {}
@@ -237,7 +237,7 @@ class _Matching:
     def _take_free(self, row: int) -> None:
         """Give a record that no other expectation has to this one, if there is one."""
         expectation = self._expectations[row]
-        for number, record in enumerate(self._present):
+        for number, record in enumerate(self._actual):
             if number not in self._expectation_of and expectation.matches(record):
                 self.record_of[row] = number
                 self._expectation_of[number] = row
@@ -260,7 +260,7 @@ class _Matching:
         if row not in self._candidates:
             expectation = self._expectations[row]
             self._candidates[row] = [
-                number for number, record in enumerate(self._present) if expectation.matches(record)
+                number for number, record in enumerate(self._actual) if expectation.matches(record)
             ]
         return self._candidates[row]
 
@@ -297,8 +297,8 @@ def _shorten(lines: Sequence[str]) -> list[str]:
     return [*lines[:SHOWN_MAX], f"  … and {len(lines) - SHOWN_MAX} more"]
 
 
-def _list_records(present: Sequence[Any]) -> str:
-    lines = [f"  {show_record(record)}" for record in present]
+def _list_records(actual: Sequence[Any]) -> str:
+    lines = [f"  {show_record(record)}" for record in actual]
     return "".join(f"\n{line}" for line in _shorten(lines))
 
 
@@ -316,9 +316,9 @@ def assert_key_order(
     Keys that are not named are not checked. Raises AssertionError. **Threads:** any.
     """
     __tracebackhide__ = True
-    present = records(log, topic, isolation_level=isolation_level)
+    actual = records(log, topic, isolation_level=isolation_level)
     for key, values in expected.items():
-        of_key = [record for record in present if Expected(key=key).matches(record)]
+        of_key = [record for record in actual if Expected(key=key).matches(record)]
         partitions = sorted({record.partition for record in of_key})
         if len(partitions) > 1:
             raise AssertionError(

@@ -99,7 +99,7 @@ def embedlog_consumer(embedlog_log: Log) -> Iterator[ConsumerFactory]:
 
 @pytest.fixture
 def embedlog_records(embedlog_log: Log) -> RecordsOf:
-    """A function that returns the present records of a topic: `embedlog_records("orders")`. Open
+    """A function that returns the current records of a topic: `embedlog_records("orders")`. Open
     transactions are omitted.
     """
     from embedlog.testing.assertions import records

@@ -41,12 +41,12 @@ class Clock:
 
     @property
     def now_ms(self) -> int:
-        """The present time in ms since 1970 UTC."""
+        """The current time in ms since 1970 UTC."""
         return self._now_ms
 
     @property
     def now(self) -> datetime:
-        """The present time in UTC."""
+        """The current time in UTC."""
         return datetime.fromtimestamp(self._now_ms / 1000, UTC)
 
     def advance(
@@ -104,7 +104,7 @@ def clock(start: datetime | int | None = None) -> Iterator[Clock]:
     """Stop the clock of this process for the time of the block; afterwards the real time is used
     again.
 
-    `start`: an aware datetime, or ms since 1970 UTC; None for the present time. Raises ValueError
+    `start`: an aware datetime, or ms since 1970 UTC; None for the current time. Raises ValueError
     for another time, StateError inside of another such block. **Threads:** any; the clock is that
     of the whole process.
 

@@ -374,9 +374,11 @@ def leader_of(log: embedlog.Log) -> int:
 
 def raise_epoch(log: embedlog.Log) -> None:
     """Decide that the leader of the decisions about transactions leads in a later epoch."""
-    place = log._engine.partition(STATE, 0).place  # type: ignore[attr-defined]
+    partition_id = log._engine.partition(STATE, 0).partition_id  # type: ignore[attr-defined]
     decisions = log._engine.set.decisions  # type: ignore[attr-defined]
-    decisions.decide(lambda state: RaiseEpoch(place, state.partitions[place].leader_epoch + 1))
+    decisions.decide(
+        lambda state: RaiseEpoch(partition_id, state.partitions[partition_id].leader_epoch + 1)
+    )
 
 
 def under_the_locks(

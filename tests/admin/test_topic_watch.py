@@ -14,7 +14,7 @@ import pytest
 
 import embedlog
 from embedlog import TopicPartition
-from embedlog.admin.topic_watch import KEPT_S, LIVE_CHECK_S, SETTLE_S, TopicWatch
+from embedlog.admin.topic_watch import KEPT_S, LIVE_CHECK_S, QUIET_S, TopicWatch
 from tests.faults.harness.processes import Nursery, until
 
 QUIET = {"housekeeping": False}
@@ -103,7 +103,7 @@ def test_a_change_of_another_handle_ends_the_watch(path: Path, reader: Reader, c
     with embedlog.open(path, config=QUIET) as writer:
         send(writer, WITH_A_PAGE)  # which has a page now
         reader.look()
-        reader.clock.now_s += SETTLE_S
+        reader.clock.now_s += QUIET_S
         reader.look()
         assert all(reader.is_unchanged() for _ in range(3))
         CHANGES[change](writer)
@@ -118,7 +118,7 @@ def test_a_writer_that_comes_or_leaves_ends_the_watch(path: Path, reader: Reader
     assert not reader.is_unchanged()
     reader.look()
     assert not reader.is_unchanged(), "partitions follow their directory at intervals"
-    reader.clock.now_s += SETTLE_S
+    reader.clock.now_s += QUIET_S
     reader.look()
     assert reader.is_unchanged()
     writer.close()
@@ -139,7 +139,7 @@ def test_a_record_that_comes_during_the_look_is_not_taken_for_seen(
     with embedlog.open(path, config=QUIET) as writer:
         send(writer, WITH_A_PAGE)
         reader.look()
-        reader.clock.now_s += SETTLE_S
+        reader.clock.now_s += QUIET_S
         reader.watch.begin()
         described = reader.log.describe_topic("t")
         send(writer, WITH_A_PAGE)
@@ -213,7 +213,7 @@ def test_a_set_is_watched_with_its_leaders(tmp_path: Path, lost: bool) -> None:
             writer.housekeep()
         reader = Reader(paths)
         reader.look()
-        reader.clock.now_s += SETTLE_S
+        reader.clock.now_s += QUIET_S
         reader.look()
         until(lambda: settled(reader), "a look is kept")
         assert all(reader.is_unchanged() for _ in range(3))
@@ -233,7 +233,7 @@ def settled(reader: Reader) -> bool:
     """Whether a look is kept: a set decides a little after it was opened."""
     if reader.is_unchanged():
         return True
-    reader.clock.now_s += SETTLE_S
+    reader.clock.now_s += QUIET_S
     reader.look()
     return False
 

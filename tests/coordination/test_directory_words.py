@@ -30,7 +30,7 @@ WORDS = {
             "MARK_INODE",
             "MARK_NS",
             "WAS_CLEAN",
-            "WAS_FOREIGN",
+            "BROKER_WROTE",
             "BY_LOCKS",
             "BOOT",
             "IN_SET",

@@ -143,7 +143,7 @@ OFFSETS = {
     "0003 000000000000007b 00000005 0002 6d64 0000018bcfe56800": Committed(123, 5, "md", TIME_MS),
     "0004 000000000000007b 00000005 03 6d64 0000018bcfe56800 00": Committed(123, 5, "md", TIME_MS),
     f"0004 000000000000007b 00000005 03 6d64 0000018bcfe56800 02 00 10 {'ab' * 16} 07 01 ff": Committed(
-        123, 5, "md", TIME_MS, topic_id=UUID("ab" * 16)
+        123, 5, "md", TIME_MS, topic_uuid=UUID("ab" * 16)
     ),
 }
 

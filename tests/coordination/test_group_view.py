@@ -168,7 +168,7 @@ def test_offsets_of_a_transaction_count_behind_its_commit() -> None:
     view.apply_pending(50, key(1), offset(2))
     view.apply_pending(50, key(1), offset(3))
     assert (numbers(view), view.pending("g"), view.pending("other")) == ({0: 1}, {T0, T1}, set())
-    view.settle(50, True)
+    view.end_transaction(50, True)
     assert (numbers(view), view.pending("g")) == ({0: 2, 1: 3}, set())
 
 
@@ -176,9 +176,9 @@ def test_offsets_of_an_aborted_transaction_never_count() -> None:
     view = GroupEntries()
     view.apply(key(0), offset(1))
     view.apply_pending(50, key(0), offset(2))
-    view.settle(50, False)
+    view.end_transaction(50, False)
     assert (numbers(view), view.pending("g")) == ({0: 1}, set())
-    view.settle(50, True)
+    view.end_transaction(50, True)
     assert numbers(view) == {0: 1}, "a marker with nothing before it"
 
 
@@ -187,16 +187,16 @@ def test_of_two_transactions_the_one_further_on_in_the_log_counts() -> None:
         view = GroupEntries()
         view.apply_pending(50, key(0), offset(5))
         view.apply_pending(60, key(0), offset(6))
-        view.settle(first, True)
+        view.end_transaction(first, True)
         assert view.pending("g") == (set() if first == 60 else {T0})
-        view.settle(second, True)
+        view.end_transaction(second, True)
         assert numbers(view) == {0: 6}
     view = GroupEntries()
     view.apply_pending(50, key(0), offset(5))
     view.apply_pending(60, key(0), offset(6))
-    view.settle(60, False)
+    view.end_transaction(60, False)
     assert view.pending("g") == {T0}
-    view.settle(50, True)
+    view.end_transaction(50, True)
     assert numbers(view) == {0: 5}
 
 
@@ -208,7 +208,7 @@ def test_what_is_newer_than_an_undecided_offset_outlives_its_marker(newer: bytes
     view.apply_pending(50, key(1), offset(3))
     view.apply(key(0), newer)
     assert view.pending("g") == {T1}
-    view.settle(50, True)
+    view.end_transaction(50, True)
     assert numbers(view) == ({1: 3} if newer is None else {0: 9, 1: 3})
 
 
@@ -237,7 +237,7 @@ def test_random_histories_end_as_a_compacted_log_says(seed: int) -> None:
                 case 3:
                     epoch += 1
                     committed = chance.random() < 0.6
-                    view.settle(producer, committed)
+                    view.end_transaction(producer, committed)
                     log = [(-epoch if who == producer else who, *rest) for who, *rest in log]  # type: ignore[misc]
                     outcome[-epoch] = committed
         found: dict[int, int] = {}

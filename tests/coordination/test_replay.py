@@ -33,7 +33,7 @@ class Discerning(Plain):
     def apply_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
         self.events.append((producer_id, key, value))
 
-    def settle(self, producer_id: int, commit: bool) -> None:
+    def end_transaction(self, producer_id: int, commit: bool) -> None:
         self.events.append((producer_id, commit))
 
 

@@ -268,7 +268,7 @@ def test_a_deletion_does_not_touch_a_new_topic_of_the_same_name(tmp_path: Path) 
     finish_deletion(tmp_path, found, topic, left_alone)
     assert directories(tmp_path) == ["events-0"]
     assert (
-        find_registry_changes({}, scan_directories(tmp_path), foreign=False).topics[0].topic_id
+        find_registry_changes({}, scan_directories(tmp_path), broker_wrote=False).topics[0].topic_id
         != topic.topic_id
     )
 
@@ -348,7 +348,7 @@ def test_a_directory_that_cannot_be_removed_is_kept_and_told(
 
 def test_a_brokers_topics_are_adopted(golden_copy: Callable[[str], Path]) -> None:
     path = golden_copy("clean")
-    adoption = find_registry_changes({}, scan_directories(path), foreign=True)
+    adoption = find_registry_changes({}, scan_directories(path), broker_wrote=True)
     topics = {topic.name: topic for topic in adoption.topics}
     assert len(topics) == 23
     assert topics["client-none"].partitions == 3
@@ -357,7 +357,7 @@ def test_a_brokers_topics_are_adopted(golden_copy: Callable[[str], Path]) -> Non
     found = registry(path)
     found.change(adoption.topics, adoption.removed)
     assert not find_registry_changes(
-        {topic.name: topic for topic in found.all()}, scan_directories(path), foreign=True
+        {topic.name: topic for topic in found.all()}, scan_directories(path), broker_wrote=True
     )
 
 
@@ -365,12 +365,14 @@ def test_one_brokers_share_of_a_topic_is_adopted_as_such(tmp_path: Path) -> None
     for number in (1, 20240101):
         (tmp_path / f"backup-{number}").mkdir()
         identity.write_topic_id(tmp_path / f"backup-{number}", "r-C-DlFnRrGUW2o_ts5gyA")
-    (topic,) = find_registry_changes({}, scan_directories(tmp_path), foreign=True).topics
+    (topic,) = find_registry_changes({}, scan_directories(tmp_path), broker_wrote=True).topics
     assert (topic.partitions, topic.only, topic.numbers) == (20240102, (1, 20240101), [1, 20240101])
 
 
-@pytest.mark.parametrize("foreign", [False, True])
-def test_a_partition_that_came_to_one_brokers_share_is_seen(tmp_path: Path, foreign: bool) -> None:
+@pytest.mark.parametrize("broker_wrote", [False, True])
+def test_a_partition_that_came_to_one_brokers_share_is_seen(
+    tmp_path: Path, broker_wrote: bool
+) -> None:
     """By a reassignment in the cluster, or because its directory was copied here: below the largest
     number that was here.
     """
@@ -379,13 +381,17 @@ def test_a_partition_that_came_to_one_brokers_share_is_seen(tmp_path: Path, fore
         (tmp_path / f"events-{number}").mkdir()
         identity.write_topic_id(tmp_path / f"events-{number}", topic.topic_id)
     (seen,) = find_registry_changes(
-        {"events": topic}, scan_directories(tmp_path), foreign=foreign
+        {"events": topic}, scan_directories(tmp_path), broker_wrote=broker_wrote
     ).topics
     assert (seen.partitions, seen.only, seen.usable_numbers) == (6, (0, 3, 5), [0, 3, 5])
-    assert not find_registry_changes({"events": seen}, scan_directories(tmp_path), foreign=foreign)
+    assert not find_registry_changes(
+        {"events": seen}, scan_directories(tmp_path), broker_wrote=broker_wrote
+    )
     growing = topic._replace(partitions=3, only=(0,), growing=6)
     (seen,) = find_registry_changes(
-        {"events": growing._replace(only=(1,))}, scan_directories(tmp_path), foreign=foreign
+        {"events": growing._replace(only=(1,))},
+        scan_directories(tmp_path),
+        broker_wrote=broker_wrote,
     ).topics
     assert (seen.partitions, seen.growing, seen.only) == (3, 6, (0, 1)), (
         "partitions under creation are not there yet"
@@ -394,21 +400,21 @@ def test_a_partition_that_came_to_one_brokers_share_is_seen(tmp_path: Path, fore
         (tmp_path / f"events-{number}").mkdir()
         identity.write_topic_id(tmp_path / f"events-{number}", topic.topic_id)
     (whole,) = find_registry_changes(
-        {"events": topic}, scan_directories(tmp_path), foreign=foreign
+        {"events": topic}, scan_directories(tmp_path), broker_wrote=broker_wrote
     ).topics
     assert (whole.partitions, whole.only) == (6, ())
 
 
 def test_directories_without_an_id_get_one(tmp_path: Path) -> None:
     (tmp_path / "old-0").mkdir()
-    (topic,) = find_registry_changes({}, scan_directories(tmp_path), foreign=True).topics
+    (topic,) = find_registry_changes({}, scan_directories(tmp_path), broker_wrote=True).topics
     assert topic.state == "creating"
     found = registry(tmp_path)
     found.put(topic)
     finish_creation(tmp_path, found, topic)
     assert identity.read_topic_id(tmp_path / "old-0") == topic.topic_id
     assert not find_registry_changes(
-        {"old": found.live("old")}, scan_directories(tmp_path), foreign=True
+        {"old": found.live("old")}, scan_directories(tmp_path), broker_wrote=True
     )
 
 
@@ -417,14 +423,14 @@ def test_settings_stay_when_a_broker_added_partitions_and_go_with_the_topic(tmp_
     (tmp_path / "events-2").mkdir()
     identity.write_topic_id(tmp_path / "events-2", topic.topic_id)
     (grown,) = find_registry_changes(
-        {"events": topic}, scan_directories(tmp_path), foreign=True
+        {"events": topic}, scan_directories(tmp_path), broker_wrote=True
     ).topics
     assert (grown.partitions, grown.config) == (3, {"retention.ms": "5"})
     anew = identity.new_id()
     for number in range(3):
         identity.write_topic_id(tmp_path / f"events-{number}", anew)
     (other,) = find_registry_changes(
-        {"events": grown}, scan_directories(tmp_path), foreign=True
+        {"events": grown}, scan_directories(tmp_path), broker_wrote=True
     ).topics
     assert (other.topic_id, other.config) == (anew, {})
 
@@ -432,9 +438,11 @@ def test_settings_stay_when_a_broker_added_partitions_and_go_with_the_topic(tmp_
 def test_a_topic_without_directories_is_gone_only_if_somebody_else_was_here(tmp_path: Path) -> None:
     topic = Topic("events", identity.new_id(), 1)
     assert find_registry_changes(
-        {"events": topic}, scan_directories(tmp_path), foreign=True
+        {"events": topic}, scan_directories(tmp_path), broker_wrote=True
     ).removed == ("events",)
-    assert not find_registry_changes({"events": topic}, scan_directories(tmp_path), foreign=False)
+    assert not find_registry_changes(
+        {"events": topic}, scan_directories(tmp_path), broker_wrote=False
+    )
 
 
 def test_two_topics_under_one_name_are_refused(tmp_path: Path) -> None:
@@ -442,13 +450,15 @@ def test_two_topics_under_one_name_are_refused(tmp_path: Path) -> None:
         (tmp_path / f"events-{number}").mkdir()
         identity.write_topic_id(tmp_path / f"events-{number}", identity.new_id())
     with pytest.raises(ForeignDirectoryError, match="different ids"):
-        find_registry_changes({}, scan_directories(tmp_path), foreign=True)
+        find_registry_changes({}, scan_directories(tmp_path), broker_wrote=True)
 
 
 def test_a_lost_registry_is_rebuilt_from_the_directories(tmp_path: Path) -> None:
     topic = created(tmp_path)
     (tmp_path / "embedlog.topics").unlink()
-    assert find_registry_changes({}, scan_directories(tmp_path), foreign=False).topics == (topic,)
+    assert find_registry_changes({}, scan_directories(tmp_path), broker_wrote=False).topics == (
+        topic,
+    )
 
 
 def test_a_partition_that_is_deleted_during_a_scan_is_no_error(

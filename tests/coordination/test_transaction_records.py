@@ -113,7 +113,7 @@ def test_what_a_broker_wrote_is_understood(golden: Path, name: str) -> None:
         assert states["offsets-abort"].status is Status.COMPLETE_ABORT  # type: ignore[union-attr]
     left_open = "transaction-left-open-writer-0" if name in CLEAN else "transactions-writer-0"
     # the coordinator had ended it there
-    assert view.unsettled() == ([] if name == "clean" else [left_open])
+    assert view.unfinished() == ([] if name == "clean" else [left_open])
     for each, state in states.items():
         assert state is not None
         assert view.name_of(state.producer_id) == each
@@ -220,13 +220,13 @@ def test_the_view_forgets_what_a_tombstone_ends() -> None:
             ONGOING._replace(producer_id=9, status=Status.COMPLETE_COMMIT, partitions=frozenset())
         ),
     )
-    assert (view.name_of(4000), view.name_of(9), view.unsettled()) == ("a", "b", ["a"])
+    assert (view.name_of(4000), view.name_of(9), view.unfinished()) == ("a", "b", ["a"])
     view.apply(
         encode_key("a"), encode(ONGOING._replace(producer_id=4001, status=Status.PREPARE_ABORT))
     )
-    assert (view.name_of(4000), view.name_of(4001), view.unsettled()) == (None, "a", ["a"])
+    assert (view.name_of(4000), view.name_of(4001), view.unfinished()) == (None, "a", ["a"])
     view.apply(encode_key("a"), None)
-    assert (view.get("a"), view.name_of(4001), view.unsettled(), view.names()) == (
+    assert (view.get("a"), view.name_of(4001), view.unfinished(), view.names()) == (
         None,
         None,
         [],

@@ -38,7 +38,7 @@ def test_a_topic_read_before_its_recreation_opens_no_partition(log: embedlog.Log
     log.create_topic("t", 2)
     with pytest.raises(UnknownTopicOrPartitionError, match="deleted and created again"):
         engine.partition_of(before, 0)
-    assert engine.partition("t", 0).topic_id == engine.topic("t").id_bytes != before.id_bytes
+    assert engine.partition("t", 0).topic_id_bytes == engine.topic("t").id_bytes != before.id_bytes
     with log.producer() as producer:
         producer.send("t", b"v", partition=0).result(10)
 
@@ -236,7 +236,7 @@ def held_files(root: Path) -> list[str]:
 def test_an_interrupt_at_any_step_of_an_opening_releases_everything(
     tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, read_only: bool, state: str
 ) -> None:
-    monkeypatch.setattr("embedlog.coordination.directory.SETTLING_S", 0)
+    monkeypatch.setattr("embedlog.coordination.directory.UNLINK_DELAY_S", 0)
     root = tmp_path / "log"
     with embedlog.open(root, config={"housekeeping": False}) as log:
         log.create_topic("t")

@@ -9,14 +9,14 @@ import pytest
 
 from embedlog.replicas.rules.records import (
     TOPIC,
-    Config,
+    DecidedConfig,
+    DecidedPartition,
+    DecidedTopic,
     NoOp,
-    Partition,
     Record,
     RegisterBroker,
     RemoveTopic,
     Tombstone,
-    Topic,
     UnregisterBroker,
     encode,
     key_of,
@@ -29,9 +29,11 @@ NODE = RegisterBroker(1, ID, 12, ID, "/disk1/log", rack="a", generation=2)
 RECORDS: list[Record] = [
     NODE,
     RegisterBroker(2, ID, 12, ID, "/disk2/log", replicas=False),
-    Topic("orders", ID),
-    Partition(ID, 0, (1, 2, 3), (1,), 1, 4, 9, (ID, ID, ID), elr=(3,), leader_incarnation=ID),
-    Config(TOPIC, "orders", "min.insync.replicas", "2"),
+    DecidedTopic("orders", ID),
+    DecidedPartition(
+        ID, 0, (1, 2, 3), (1,), 1, 4, 9, (ID, ID, ID), elr=(3,), leader_registration_id=ID
+    ),
+    DecidedConfig(TOPIC, "orders", "min.insync.replicas", "2"),
     RemoveTopic(ID),
     UnregisterBroker(1, 12),
     Tombstone(key_of(NODE)),

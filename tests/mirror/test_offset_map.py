@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from embedlog.mirror import offset_map
-from embedlog.mirror.offset_map import OffsetMap, OffsetRun, runs_between, slot_of
+from embedlog.mirror.offset_map import OffsetMap, OffsetRange, ranges_between, slot_of
 from embedlog.mirror.sides import TargetSpan
 
 
@@ -28,8 +28,8 @@ def grown(rng: random.Random, pieces: int, gap: float) -> tuple[OffsetMap, list[
                 pairs.append((source, target + row))
                 source += 1 + (rng.randrange(1, 4) if rng.random() < gap else 0)
             target += count + (rng.randrange(1, 3) if rng.random() < gap else 0)
-        for run in runs_between(made.next_number, offsets, spans):
-            made.add(run)
+        for offset_range in ranges_between(made.next_number, offsets, spans):
+            made.add(offset_range)
         target += 1  # the marker
     return made, pairs
 
@@ -62,9 +62,11 @@ def test_an_old_offset_is_never_translated_to_a_later_one(
     monkeypatch.setattr(offset_map, "SLOTS", 4)
     made, pairs = grown(rng, 400, 0.9)
     total = made.next_number
-    assert len(made.runs) < 4 * 12
-    assert made.runs[0].number == 0, "the first run is kept for ever"
-    assert [run.number for run in made.runs][-8:] == list(range(total - 8, total))
+    assert len(made.ranges) < 4 * 12
+    assert made.ranges[0].number == 0, "the first range is kept for ever"
+    assert [offset_range.number for offset_range in made.ranges][-8:] == list(
+        range(total - 8, total)
+    )
     inexact = 0
     for offset in range(pairs[0][0], pairs[-1][0] + 3, 7):
         found = made.translate(offset)
@@ -72,15 +74,15 @@ def test_an_old_offset_is_never_translated_to_a_later_one(
         assert found is not None
         assert found <= wanted
         inexact += any(found <= target < wanted for _, target in pairs)
-    assert inexact > 0, "the old part has lost runs"
+    assert inexact > 0, "the old part has lost ranges"
 
 
 def test_the_kept_runs_of_an_age_are_near_each_other() -> None:
     total = 20_000
     made = OffsetMap()
     for number in range(total):
-        made.add(OffsetRun(number, number * 2, number, 1))
-    numbers = [run.number for run in made.runs]
+        made.add(OffsetRange(number, number * 2, number, 1))
+    numbers = [offset_range.number for offset_range in made.ranges]
     for one, other in pairwise(numbers):
         assert other - one <= max(1, 2 * (total - one) // offset_map.SLOTS)
 

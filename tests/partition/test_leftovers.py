@@ -41,13 +41,13 @@ def test_a_finished_swap_replaces_the_segments_in_its_range(tmp_path: Path) -> N
     path = directory(tmp_path / "t-0", names, batch(7, [(7, b"k", b"v")]))
     plan = leftovers.make_plan(path, names, {})
     assert plan.names == {name(0, ".log"), name(0, ".index"), name(9, ".log"), "embedlog.page"}
-    assert plan.present_name(name(0, ".log")) == name(0, ".log.swap")
-    assert plan.present_name(name(9, ".log")) == name(9, ".log")
+    assert plan.current_name(name(0, ".log")) == name(0, ".log.swap")
+    assert plan.current_name(name(9, ".log")) == name(9, ".log")
     assert plan.replaced_bases() == {0}
     assert sorted(each.name for each in path.iterdir()) == sorted(names), "nothing is changed"
     with pytest.raises(StateError):
-        leftovers.settle(path, {}, write=False)
-    assert leftovers.settle(path, {}, write=True) == sorted(plan.names)
+        leftovers.carry_out(path, {}, write=False)
+    assert leftovers.carry_out(path, {}, write=True) == sorted(plan.names)
     assert {each.name for each in path.iterdir()} == plan.names
 
 
@@ -57,7 +57,7 @@ def test_a_swap_with_a_file_that_is_not_finished_is_undone(tmp_path: Path) -> No
     plan = leftovers.make_plan(path, names, {})
     assert plan.names == {name(0, ".log")}
     assert not plan.swaps
-    assert leftovers.settle(path, {}, write=True) == [name(0, ".log")]
+    assert leftovers.carry_out(path, {}, write=True) == [name(0, ".log")]
     assert [each.name for each in path.iterdir()] == [name(0, ".log")]
 
 
@@ -68,8 +68,8 @@ def test_segments_below_a_gap_of_retention_go(tmp_path: Path) -> None:
     plan = leftovers.make_plan(path, names, known)
     assert plan.names == {name(9, ".log")}
     assert plan.half_retained == [0]
-    assert leftovers.settle(path, known, write=False) == [name(9, ".log")]
-    assert leftovers.settle(path, known, write=True) == [name(9, ".log")]
+    assert leftovers.carry_out(path, known, write=False) == [name(9, ".log")]
+    assert leftovers.carry_out(path, known, write=True) == [name(9, ".log")]
     assert [each.name for each in path.iterdir()] == [name(9, ".log")]
 
 

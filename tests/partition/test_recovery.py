@@ -125,7 +125,7 @@ def test_a_segment_that_was_sealed_twice_may_have_lost_the_record_of_the_second_
     (partition / file_names.PAGE).unlink()
     (partition / file_names.DIRTY).touch()
     with opened(tmp_path / "log") as log:
-        log._engine.home.context.foreign = False
+        log._engine.home.context.broker_wrote = False
         assert read(log) == [0, 1, 2, 3, 4]
 
 

@@ -102,7 +102,7 @@ def test_swap_1_the_next_housekeeper_finishes_a_swap_before_it_begins_its_own(
     with opened(tmp_path / "log") as log:
         before = {offset: (key, value) for offset, key, value in rows(log)}
         # so that nothing but the swap needs the append lock
-        log._engine.partition("t", 0)._lock.present_producers()
+        log._engine.partition("t", 0)._lock.current_producers()
         victim = nursery.spawn()
         victim.call("open", str(tmp_path / "log"), **QUIET)
         victim.arm(["point"], "kill_before", name="swap-step", nth=step)

@@ -18,7 +18,7 @@ from embedlog._native import system
 from embedlog.admin import backup
 from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions import recovery_due
-from embedlog.coordination.transactions.transaction_checks import present_moment
+from embedlog.coordination.transactions.transaction_checks import current_moment
 from embedlog.errors import FencedError, LockTimeoutError
 from embedlog.format.record_batch import Stamp
 from embedlog.storage import lock_order
@@ -185,7 +185,7 @@ def test_txn_6_an_id_that_was_in_a_transaction_is_lifted_behind_its_end(
         if decided:  # and no marker written
             short._engine.transactions.decide(
                 "id",
-                lambda old: machine.abort_abandoned(old, old, new_producer_id(), present_moment()),
+                lambda old: machine.abort_abandoned(old, old, new_producer_id(), current_moment()),
                 soon(),
             )
         orphan(log, 2, epoch=7, producer_id=dead.owner.stamp.producer_id)
@@ -227,7 +227,7 @@ def test_txn_6_a_slow_sweep_spares_what_began_since(
 
 
 @pytest.mark.parametrize(
-    ("clean", "foreign", "cache", "expected"),
+    ("clean", "broker_wrote", "cache", "expected"),
     [
         (False, False, 1, True),
         (True, False, 1, False),
@@ -236,16 +236,16 @@ def test_txn_6_a_slow_sweep_spares_what_began_since(
     ],
 )
 def test_txn_6_when_a_sweep_is_due(
-    log: embedlog.Log, clean: bool, foreign: bool, cache: int, expected: bool
+    log: embedlog.Log, clean: bool, broker_wrote: bool, cache: int, expected: bool
 ) -> None:
     """`cache`: whether the page cache is another one than before."""
     page = log._engine.home.directory.page
     assert page is not None
     assert not recovery_due.is_due(page)
     now = cache_number(log.path) + cache
-    recovery_due.note_opening(page, clean, foreign, now)
+    recovery_due.record_opening(page, clean, broker_wrote, now)
     assert recovery_due.is_due(page) == expected
-    recovery_due.note_opening(page, True, False, now)
+    recovery_due.record_opening(page, True, False, now)
     assert recovery_due.is_due(page) == expected, (
         "an orderly close in between does not make it needless"
     )
@@ -279,7 +279,7 @@ def test_txn_1_a_first_batch_is_registered_and_written_under_one_lock(
                 except LockTimeoutError as problem:
                     refused.append(problem)
                 partition._producers.forget()
-                state = partition._lock.present_producers()
+                state = partition._lock.current_producers()
                 state.producers.clear()
             return append(*arguments, **keywords)
 
@@ -333,7 +333,7 @@ def test_txn_2_helpers_may_do_it_all_at_once(log: embedlog.Log, path: Path) -> N
     assert state is not None
     decided = log._engine.transactions.decide(
         "id",
-        lambda old: old and machine.abort_abandoned(old, old, new_producer_id(), present_moment()),
+        lambda old: old and machine.abort_abandoned(old, old, new_producer_id(), current_moment()),
         soon(),
     )
     assert decided is not None

@@ -107,7 +107,7 @@ def test_a_cancellation_that_takes_the_leader_away_loses_no_record_of_acks_1(
         log.create_topic("t", assignment={0: [1]})
         wanted = filled(log)
         log.reassign({T0: [2, 3]})
-        replicas = log._engine.set.replicas(partition_place(log, T0), "t")  # type: ignore[attr-defined]
+        replicas = log._engine.set.replicas(partition_id_of(log, T0), "t")  # type: ignore[attr-defined]
         until_ns = system.boot_ns() + WAIT_S * 1_000_000_000
         assert replicas.in_sync.add_to_isr(replicas.leaders.find_leader(until_ns), 2, until_ns)
         assert log.elect("t", 0) == {T0: 2}
@@ -214,15 +214,15 @@ def test_a_partition_that_cannot_have_its_leader_does_not_stop_the_others(tmp_pa
         filled(log)
         for number in (0, 1):
             log.elect("t", number, unclean=True, node=2)
-        log._engine.set.replicas(partition_place(log, T1), "t").tend(system.boot_ns() + 30 * 10**9)  # type: ignore[attr-defined]
+        log._engine.set.replicas(partition_id_of(log, T1), "t").tend(system.boot_ns() + 30 * 10**9)  # type: ignore[attr-defined]
         assert (partition_of(log, T0).isr, sorted(partition_of(log, T1).isr)) == ((2,), [1, 2])
         with pytest.raises(embedlog.PreferredLeaderNotAvailableError, match="t-0"):
             log.elect("t")
         assert [partition_of(log, tp).leader for tp in (T0, T1)] == [2, 1]
 
 
-def partition_place(log: embedlog.Log, tp: TopicPartition) -> Any:
-    return log._engine.set.assignments.find_places(tp.topic, tp.partition)[tp]  # type: ignore[attr-defined]
+def partition_id_of(log: embedlog.Log, tp: TopicPartition) -> Any:
+    return log._engine.set.assignments.find_partition_ids(tp.topic, tp.partition)[tp]  # type: ignore[attr-defined]
 
 
 def test_leaders_return_to_the_preferred_directories(tmp_path: Path) -> None:
@@ -244,12 +244,12 @@ def test_a_replica_that_was_added_again_is_not_removed(tmp_path: Path) -> None:
         filled(log)
         members = log._engine.set.members  # type: ignore[attr-defined]
         (directory,) = [each.directory for each in members.open_members() if each.node == 1]
-        state = log._engine.set.decisions.hint()  # type: ignore[attr-defined]
-        ((place, decided),) = state.partitions.items()
-        assert not directory.drop(place, state)
+        state = log._engine.set.decisions.newest_state()  # type: ignore[attr-defined]
+        ((partition_id, decided),) = state.partitions.items()
+        assert not directory.drop(partition_id, state)
         assert (tmp_path / "d1" / "t-0").exists()
         later = replace(decided, leader_epoch=decided.leader_epoch + 1)
-        assert directory.drop(place, replace(state, partitions={place: later}))
+        assert directory.drop(partition_id, replace(state, partitions={partition_id: later}))
         assert not (tmp_path / "d1" / "t-0").exists()
 
 

@@ -105,16 +105,18 @@ def test_a_directory_that_fails_before_its_replica_is_removed_is_left_alone(
 ) -> None:
     with written(tmp_path) as log:
         assignments: Assignments = log._engine.set.assignments  # type: ignore[attr-defined]
-        place = log._engine.partition("t", 0).place  # type: ignore[attr-defined]
+        partition_id = log._engine.partition("t", 0).partition_id  # type: ignore[attr-defined]
         monkeypatch.setattr(assignments, "_usable_directories", list)
-        monkeypatch.setattr(log._engine.set.decisions, "settle", lambda until: without(log, place))  # type: ignore[attr-defined]
-        assert assignments._remove(place, "t", 3) is False
+        monkeypatch.setattr(
+            log._engine.set.decisions, "settle", lambda until: without(log, partition_id)
+        )  # type: ignore[attr-defined]
+        assert assignments._remove(partition_id, "t", 3) is False
 
 
-def without(log: embedlog.Log, place: Any) -> Any:
+def without(log: embedlog.Log, partition_id: Any) -> Any:
     """The state in which node 3 has no replica of the partition."""
-    decided = log._engine.set.decisions.hint().partitions[place]  # type: ignore[attr-defined]
-    return SimpleNamespace(partitions={place: replace(decided, replicas=(1, 2))})
+    decided = log._engine.set.decisions.newest_state().partitions[partition_id]  # type: ignore[attr-defined]
+    return SimpleNamespace(partitions={partition_id: replace(decided, replicas=(1, 2))})
 
 
 # ---- another process adds one ----------------------------------------------------------------------------------------
@@ -174,16 +176,16 @@ def test_a_producer_finds_a_topic_that_was_created_again(tmp_path: Path, lost: b
 def test_an_election_of_all_leaves_out_a_topic_that_is_deleted_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = Assignments.find_places
+    original = Assignments.find_partition_ids
 
     def deleting(self: Assignments, topic: str | None, number: int | None) -> Any:
-        found = places(self, topic, number)
+        found = original(self, topic, number)
         log.delete_topic("t")
         return found
 
     with written(tmp_path) as log:
         log.create_topic("u", assignment={0: [1, 2, 3]})
-        monkeypatch.setattr(Assignments, "find_places", deleting)
+        monkeypatch.setattr(Assignments, "find_partition_ids", deleting)
         assert log.elect() == {}
         log.create_topic("t", assignment={0: [1, 2, 3]})
         with pytest.raises(UnknownTopicOrPartitionError):

@@ -75,8 +75,8 @@ def test_a_replica_that_another_process_adds_to_the_isr_meanwhile_has_joined(
         log.reassign({embedlog.TopicPartition("t", 0): [1, 2]})
         log.housekeep()
         log.reassign({embedlog.TopicPartition("t", 0): [1, 2, 3]})
-        place = next(iter(log._engine.set.decisions.hint().partitions))
-        replicas = log._engine.set.replicas(place, "t")
+        partition_id = next(iter(log._engine.set.decisions.newest_state().partitions))
+        replicas = log._engine.set.replicas(partition_id, "t")
         until = system.boot_ns() + 20_000_000_000
         leader = replicas.leaders.find_leader(until)
         copy = in_sync_replicas.copy
@@ -87,7 +87,7 @@ def test_a_replica_that_another_process_adds_to_the_isr_meanwhile_has_joined(
             calls.append(found)
             if len(calls) == 1:
                 monkeypatch.setattr(in_sync_replicas, "copy", copy)
-                there = other._engine.set.replicas(place, "t")
+                there = other._engine.set.replicas(partition_id, "t")
                 assert there.in_sync.add_to_isr(there.leaders.find_leader(until), 3, until)
             return found
 

@@ -67,7 +67,9 @@ class Set:
         self.until(lambda found: found.leader == replicas[0])
 
     def purged_to(self, node: int) -> int:
-        replicas = self.log._engine.set.replicas(self.log._engine.partition("t", 0).place, "t")  # type: ignore[attr-defined]
+        replicas = self.log._engine.set.replicas(
+            self.log._engine.partition("t", 0).partition_id, "t"
+        )  # type: ignore[attr-defined]
         purged_to: int = replicas.members.find_replica(node).published().purged_to
         return purged_to
 

@@ -26,7 +26,7 @@ from embedlog.partition.roll import roll
 from embedlog.replicas.decisions import promise
 from embedlog.replicas.decisions.copies import LockedCopy
 from embedlog.replicas.decisions.promise import Promise
-from embedlog.replicas.decisions.proposals import Decided, MakeEvent, Proposal, Steps, derive
+from embedlog.replicas.decisions.proposals import Decision, MakeEvent, Proposal, Steps, derive
 from embedlog.replicas.rules.events import CreateTopic, DeleteTopic, Refusal, SetConfig
 from embedlog.replicas.rules.records import NODE
 from embedlog.storage import files, lock_order
@@ -65,9 +65,13 @@ def test_a_decision_is_one_batch_in_each_copy(tmp_path: Path) -> None:
 def test_the_state_is_that_of_the_records(tmp_path: Path) -> None:
     begun(tmp_path)
     with Process(tmp_path) as process:
-        assert process.log.hint().settings == {(NODE, "", SETTING): "1"}
+        assert process.log.newest_state().settings == {(NODE, "", SETTING): "1"}
         decided = process.log.decide(lambda state: SetConfig("", {SETTING: "2"}, kind=NODE))
-        assert decided.state.settings == process.log.hint().settings == {(NODE, "", SETTING): "2"}
+        assert (
+            decided.state.settings
+            == process.log.newest_state().settings
+            == {(NODE, "", SETTING): "2"}
+        )
         assert decided.state.voters == NODES
         assert decided.state.cluster_id == CLUSTER
         assert len(decided.records) == 1
@@ -194,7 +198,7 @@ def test_other_events_are_decided_together_unless_they_are_refused_or_fail(
             state = process.log.settle()
             plain = derive(Steps([setting(3), *(others[number] for number in good)]), state, 0)
             found = process.log.propose(Steps([setting(3)], others, most))
-            assert isinstance(found, Decided)
+            assert isinstance(found, Decision)
             assert list(found.others) == good
             assert found.records == plain.records
             assert len(batches_of(tmp_path, 1)) == len(before) + bool(found.records)
@@ -385,7 +389,7 @@ def test_quorum_6_voters_change_on_both_majorities(tmp_path: Path) -> None:
     with Process(tmp_path, (1, 2), voters=(1, 2)) as process:
         process.add(3)
         process.decide(2)
-        assert process.log.hint().voters == NODES
+        assert process.log.newest_state().voters == NODES
         process.attach(tmp_path, 3)
         process.detach(1)
         process.decide(3)
@@ -412,17 +416,17 @@ def test_quorum_7_a_hint_follows_decisions_of_others_without_a_lock(tmp_path: Pa
     with Process(tmp_path) as process, Process(tmp_path) as other:
         process.decide(2)
         seen = other.log.version()
-        assert other.log.hint().settings == {(NODE, "", SETTING): "2"}
+        assert other.log.newest_state().settings == {(NODE, "", SETTING): "2"}
         process.decide(3)
         assert other.log.version() > seen
         with other.partitions[2].replica.exclusive():
             assert (
-                process.log.hint().settings
-                == other.log.hint().settings
+                process.log.newest_state().settings
+                == other.log.newest_state().settings
                 == {(NODE, "", SETTING): "3"}
             )
         other.partitions[1].close()
-        assert other.log.hint().settings == {(NODE, "", SETTING): "3"}
+        assert other.log.newest_state().settings == {(NODE, "", SETTING): "3"}
 
 
 def test_a_decision_is_announced_after_the_locks_are_free(tmp_path: Path) -> None:
@@ -431,7 +435,7 @@ def test_a_decision_is_announced_after_the_locks_are_free(tmp_path: Path) -> Non
         states: list[int] = []
 
         def observed(proposal: Proposal) -> None:
-            assert isinstance(proposal.outcome, Decided)
+            assert isinstance(proposal.outcome, Decision)
             other.decide(10 + len(states))
             states.append(len(proposal.outcome.state.settings))
 
@@ -471,18 +475,20 @@ def test_a_hint_is_the_newest_state_if_a_majority_has_no_later_record(
 ) -> None:
     begun(tmp_path)
     with Process(tmp_path) as process, Process(tmp_path) as other:
-        before = other.log.hint()
+        before = other.log.newest_state()
         assert other.log.is_newest(before)
         monkeypatch.setattr(LockedCopy, "settle", lambda *_: None)
         process.decide(2)
-        assert not other.log.is_newest(other.log.hint()), "a record that is not settled can count"
+        assert not other.log.is_newest(other.log.newest_state()), (
+            "a record that is not settled can count"
+        )
         monkeypatch.undo()
         process.decide(3)
-        assert other.log.is_newest(other.log.hint())
+        assert other.log.is_newest(other.log.newest_state())
         assert not other.log.is_newest(before)
         promise.write(
             copy_path(tmp_path, 1), promise.read(copy_path(tmp_path, 1))._replace(incomplete=True)
         )
-        assert other.log.is_newest(other.log.hint())
+        assert other.log.is_newest(other.log.newest_state())
         other.log.detach(2)
-        assert not other.log.is_newest(other.log.hint())
+        assert not other.log.is_newest(other.log.newest_state())

@@ -31,14 +31,14 @@ from embedlog.replicas.rules.records import NODE, NoOp
 from embedlog.replicas.rules.state import State
 from tests.support.decision_logs import CLUSTER, Process, made
 from tests.support.replica_sets import (
-    PLACE,
+    PARTITION_ID,
     TOPIC_ID,
     after,
     decided,
     having,
     identity,
-    incarnation,
     partition,
+    registration_id,
     seen,
     with_topic,
 )
@@ -58,18 +58,18 @@ def test_each_kind_of_decision_has_words() -> None:
     grown = said(state, CreatePartitions(TOPIC_ID, 2, frozenset({1, 2, 3, 4})))
     assert len(grown) == 1
     assert grown[0].startswith("t-1: leader ")
-    assert said(state, AlterIsr(PLACE, 0, 0, (1, 3))) == ("t-0: ISR [1, 2, 3] -> [1, 3]",)
-    assert said(state, Elect(PLACE, Election.OFFLINE, 0, seen("2 3"))) == (
+    assert said(state, AlterIsr(PARTITION_ID, 0, 0, (1, 3))) == ("t-0: ISR [1, 2, 3] -> [1, 3]",)
+    assert said(state, Elect(PARTITION_ID, Election.OFFLINE, 0, seen("2 3"))) == (
         "t-0: leader 1 -> 2 in epoch 1, ISR [1, 2, 3] -> [2, 3]",
     )
-    assert said(state, Elect(PLACE, Election.OFFLINE, 0, {})) == (
+    assert said(state, Elect(PARTITION_ID, Election.OFFLINE, 0, {})) == (
         "t-0: leader 1 -> none in epoch 1",
     )
-    moved = Reassign(PLACE, 0, (4, 2, 3))
+    moved = Reassign(PARTITION_ID, 0, (4, 2, 3))
     assert said(state, moved) == (
         "t-0: replicas [1, 2, 3] -> [4, 2, 3, 1], adding [] -> [4], removing [] -> [1]",
     )
-    back = CancelReassignment(PLACE, 1, seen("1 2 3"))
+    back = CancelReassignment(PARTITION_ID, 1, seen("1 2 3"))
     assert said(after(state, moved), back)[0].startswith("t-0: ")
     assert said(state, SetConfig("t", {"retention.ms": "7"})) == ("topic t: retention.ms = 7",)
     setting = SetConfig("", {"min.insync.replicas": "2"}, kind=NODE)
@@ -79,10 +79,10 @@ def test_each_kind_of_decision_has_words() -> None:
     ].endswith("2 -> its default")
     assert said(state, SetVoter(4, False)) == ("node 4: voter True -> False",)
     crashed = Register(
-        identity(2, incarnation=incarnation(2, 1)),
+        identity(2, registration_id=registration_id(2, 1)),
         Condition.CRASHED,
         99,
-        seen={PLACE: seen("1 c2 3")},
+        seen={PARTITION_ID: seen("1 c2 3")},
     )
     found = said(state, crashed)
     assert "node 2: a new registration id" in found
@@ -93,11 +93,11 @@ def test_each_kind_of_decision_has_words() -> None:
 
 def test_a_lost_elr_and_an_unclean_leader_are_named() -> None:
     state = with_topic(min_insync_replicas="2")
-    assert said(state, AlterIsr(PLACE, 0, 0, (1,))) == (
+    assert said(state, AlterIsr(PARTITION_ID, 0, 0, (1,))) == (
         "t-0: ISR [1, 2, 3] -> [1], ELR [] -> [2, 3]",
     )
     alone = having(state, isr=(1,))
-    found = said(alone, Elect(PLACE, Election.UNCLEAN, 0, seen("2")))
+    found = said(alone, Elect(PARTITION_ID, Election.UNCLEAN, 0, seen("2")))
     assert found[0].startswith("t-0: leader 1 -> 2 in epoch 1, unclean, ISR [1] -> [2]")
 
 

@@ -363,7 +363,7 @@ def test_a_member_of_the_isr_never_begins_again_for_an_estimate_above_the_log_en
         until_in_sync()
         for _ in range(3):
             log.housekeep()
-        replicas = log._engine.set.replicas(log._engine.partition("t", 0).place, "t")  # type: ignore[attr-defined]
+        replicas = log._engine.set.replicas(log._engine.partition("t", 0).partition_id, "t")  # type: ignore[attr-defined]
         log.reassign({TopicPartition("t", 0): [2, 1]})
         log.elect("t")
         assert log.replicas("t").partitions[0].leader == 2

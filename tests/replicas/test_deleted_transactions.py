@@ -79,7 +79,7 @@ def test_a_transaction_with_a_record_that_is_not_deleted_does_not_continue_witho
 ) -> None:
     """An unclean leader has lost a record of it: the rest is not committed."""
     assert writer.write(b"second").base_offset == 6
-    replicas = log._engine.set.replicas(log._engine.partition("t", 0).place, "t")  # type: ignore[attr-defined]
+    replicas = log._engine.set.replicas(log._engine.partition("t", 0).partition_id, "t")  # type: ignore[attr-defined]
     for node in (1, 2, 3):  # as after the election of a replica that lacks it
         with replicas.members.find_replica(node).replica.exclusive() as held:
             held.truncate(6)

@@ -113,7 +113,7 @@ def test_a_partition_gets_its_only_leader_back_at_once_again_and_again(
         assert values(log) == [b"0", b"1", b"2"]
 
 
-# ---- foreign directories ---------------------------------------------------------------------------------
+# ---- strangers -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("node", [pytest.param(1, marks=pytest.mark.slow), 2])

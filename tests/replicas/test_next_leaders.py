@@ -24,7 +24,7 @@ from embedlog.replicas.members.open_directories import ReopenedError
 from embedlog.replicas.partition.leader import Leader, LeaderChanged
 from embedlog.replicas.rules.events import Elect, Election
 from tests.support.replica_partitions import Decisions, Process, a_set
-from tests.support.replica_sets import PLACE, seen
+from tests.support.replica_sets import PARTITION_ID, seen
 from tests.support.stamped_batches import run_of, stamped
 
 USES = range(40)  # of a directory, until each call below has ended
@@ -265,7 +265,7 @@ def lead_uncleanly(process: Process, decisions: Decisions, node: int) -> None:
     epoch = decisions.partition.partition_epoch
     found = seen("2 3", {2: (0, 1), 3: (0, 1)})
     decisions.propose(
-        Steps([lambda state, offset: Elect(PLACE, Election.UNCLEAN, epoch, found, node)])
+        Steps([lambda state, offset: Elect(PARTITION_ID, Election.UNCLEAN, epoch, found, node)])
     )
     assert decisions.partition.leader == node
 

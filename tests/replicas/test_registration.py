@@ -72,7 +72,7 @@ def test_the_first_decision_adds_all_members(tmp_path: Path) -> None:
     assert [each.broker_epoch for each in state.nodes.values()] == [0, 1, 2]
     for node in NODES:
         found = found_in(tmp_path, node)
-        assert found.registered_id == found.registration_id == state.nodes[node].incarnation
+        assert found.registered_id == found.registration_id == state.nodes[node].registration_id
         assert found.broker_epoch == node - 1
         assert [each.path for each in found.members] == [
             str(tmp_path / f"d{other}") for other in NODES
@@ -118,12 +118,14 @@ def test_replica_12_a_directory_that_was_not_closed_in_order_draws_a_new_id(
     before = begun(tmp_path)
     second = entered(tmp_path, 2, **facts)
     assert second.membership.registration_id != second.previous_id
-    assert found_in(tmp_path, 2).registered_id == second.previous_id == before.nodes[2].incarnation
+    assert (
+        found_in(tmp_path, 2).registered_id == second.previous_id == before.nodes[2].registration_id
+    )
     after = registered(tmp_path, entered(tmp_path, 1), second, entered(tmp_path, 3))
-    assert after.nodes[2].incarnation == second.membership.registration_id
+    assert after.nodes[2].registration_id == second.membership.registration_id
     assert after.nodes[2].broker_epoch > before.nodes[2].broker_epoch
-    assert [after.nodes[node].incarnation for node in (1, 3)] == [
-        before.nodes[node].incarnation for node in (1, 3)
+    assert [after.nodes[node].registration_id for node in (1, 3)] == [
+        before.nodes[node].registration_id for node in (1, 3)
     ]
     assert found_in(tmp_path, 2).broker_epoch == after.nodes[2].broker_epoch
 
@@ -159,7 +161,7 @@ def test_replica_12_a_crashed_directory_had_the_registered_opening_others_are_st
     shutil.rmtree(root / "d2")
     shutil.copytree(tmp_path / "old", root / "d2")
     assert "earlier copy" in registration.strangeness(entered(root, 2), after), "closed in order"
-    assert "without the set" in registration.strangeness(entered(root, 3, visited=True), after)
+    assert "without the set" in registration.strangeness(entered(root, 3, broker_wrote=True), after)
     assert "without the set" in registration.strangeness(entered(root, 3, **CRASHED), after), (
         "a crash does not hide the visit"
     )
@@ -260,7 +262,7 @@ def test_replica_19_a_directory_that_replaces_another_one_begins_once(tmp_path: 
     state = registered(tmp_path, entered(tmp_path, 1), entered(tmp_path, 3))
     second = entered(tmp_path, 2, **CRASHED)
     assert not registration.strangeness(second, state)
-    assert registration.condition_of(second, state) is Condition.FOREIGN
+    assert registration.condition_of(second, state) is Condition.STRANGER
     after = registered(tmp_path, second)
     recorded = found_in(tmp_path, 2)
     assert not recorded.replaces
@@ -281,7 +283,7 @@ def test_a_prepared_directory_that_the_log_does_not_have_is_added(tmp_path: Path
     )
     assert list(state.nodes) == [1, 2, 3, 4]
     assert state.voters == NODES
-    assert found_in(tmp_path, 4).registered_id == state.nodes[4].incarnation
+    assert found_in(tmp_path, 4).registered_id == state.nodes[4].registration_id
 
 
 def test_a_directory_of_another_generation_is_refused(tmp_path: Path) -> None:

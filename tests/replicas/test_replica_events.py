@@ -15,18 +15,18 @@ import pytest
 
 import embedlog
 from embedlog.replica import ReplicatedEngine
-from embedlog.replicas.decisions.proposals import Decided, Proposal
+from embedlog.replicas.decisions.proposals import Decision, Proposal
 from embedlog.replicas.observation import decision_words
 from embedlog.replicas.observation.replica_events import ReplicaEvents
 from embedlog.replicas.rules.events import AlterIsr, Elect, Election, Event, Refusal
-from embedlog.replicas.rules.records import Partition
+from embedlog.replicas.rules.records import DecidedPartition
 from embedlog.replicas.rules.state import State, apply_all
 from tests.support.replica_sets import (
-    PLACE,
+    PARTITION_ID,
     after,
     decided,
-    incarnation,
     partition,
+    registration_id,
     seen,
     with_topic,
 )
@@ -218,7 +218,7 @@ def test_each_decided_change_has_exactly_one_line(
             logged += lines()
         copy = cast("ReplicatedEngine", one._engine).set.decisions.attached_copy(2)
         assert copy is not None
-        every = decision_words.recent(copy.partition.replica, "cluster", most=10_000)
+        every = decision_words.recent(copy.partition.replica, "cluster", count_max=10_000)
     wanted = [
         text.split(", ELR ")[0] for each in every for text in each.changes if text.startswith("t-")
     ]
@@ -268,18 +268,22 @@ def proposal(
 ) -> Proposal:
     records = () if outcome else decided(before, event)
     return Proposal(
-        (event,), before, outcome or Decided(apply_all(before, records), records), reason, 0.25
+        (event,), before, outcome or Decision(apply_all(before, records), records), reason, 0.25
     )
 
 
 def elect(observed: str, state: State, kind: Election = Election.OFFLINE) -> Elect:
-    return Elect(PLACE, kind, partition(state).partition_epoch, seen(observed))
+    return Elect(PARTITION_ID, kind, partition(state).partition_epoch, seen(observed))
 
 
 def shrink(state: Any, isr: tuple[int, ...]) -> AlterIsr:
     old = partition(state)
     return AlterIsr(
-        PLACE, old.leader_epoch, old.partition_epoch, isr, {node: incarnation(node) for node in isr}
+        PARTITION_ID,
+        old.leader_epoch,
+        old.partition_epoch,
+        isr,
+        {node: registration_id(node) for node in isr},
     )
 
 
@@ -332,11 +336,11 @@ def test_a_registration_logs_each_partition_once(lines: Lines) -> None:
     state = with_topic()
     found = ReplicaEvents()
     old = partition(state)
-    records = (Partition(**{**_fields(old), "isr": (1, 2), "partition_epoch": 1}),)
-    outcome = Decided(apply_all(state, records), records)
+    records = (DecidedPartition(**{**_fields(old), "isr": (1, 2), "partition_epoch": 1}),)
+    outcome = Decision(apply_all(state, records), records)
     found.observe(Proposal((), state, outcome, "", 0.0))
     assert lines() == ["t-0: ISR [1, 2, 3] -> [1, 2] (partition epoch 1)"]
 
 
-def _fields(record: Partition) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in Partition.__slots__}
+def _fields(record: DecidedPartition) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in DecidedPartition.__slots__}

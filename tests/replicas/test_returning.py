@@ -38,8 +38,8 @@ def a_log(root: Path, **settings: object) -> Iterator[embedlog.Log]:
         yield log
 
 
-def incarnation(log: embedlog.Log, node: int) -> object:
-    return log._engine.set.decisions.hint().nodes[node].incarnation
+def registration_id(log: embedlog.Log, node: int) -> object:
+    return log._engine.set.decisions.newest_state().nodes[node].registration_id
 
 
 # ---- failures --------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_a_process_loads_nothing_of_the_directory_in_the_place_of_its_own(tmp_pa
 @pytest.mark.parametrize("node", NODES)
 def test_a_directory_that_was_moved_away_and_back_continues(tmp_path: Path, node: int) -> None:
     with a_log(tmp_path) as log:
-        before = incarnation(log, node)
+        before = registration_id(log, node)
         moved_away(tmp_path / f"d{node}")
         send(log, b"second")
         log.housekeep()
@@ -199,7 +199,7 @@ def test_a_directory_that_was_moved_away_and_back_continues(tmp_path: Path, node
         moved_back(tmp_path / f"d{node}")
         log.housekeep()
         assert isr(log) == [1, 2, 3]
-        assert incarnation(log, node) == before, (
+        assert registration_id(log, node) == before, (
             "the same files and the same locks: no new registration"
         )
         send(log, b"third")

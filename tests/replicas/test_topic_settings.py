@@ -243,9 +243,9 @@ def test_only_a_setting_with_which_the_topic_was_created_decides_that_it_is_dura
         log.create_topic("own", config={"flush.messages": 1})
         log.create_topic("late")
         log.alter_topic("late", {"flush.messages": 1})
-        state = log._engine.set.decisions.hint()
+        state = log._engine.set.decisions.newest_state()
         durable = {
-            state.topics[each.topic_id].name: state.is_durable(each)
+            state.topics[each.topic_uuid].name: state.is_durable(each)
             for each in state.partitions.values()
         }
     assert durable == {"t": False, "own": True, "late": False}

@@ -268,13 +268,13 @@ def test_a_reader_ends_the_transactions_after_one_that_cannot_be_ended_now(
         begun(log, name).write(b"v", topic=FIRST.topic)
     settled = []
 
-    def settle(self: Transactions, name: str, *_: object) -> bool:
+    def finish_transaction(self: Transactions, name: str, *_: object) -> bool:
         settled.append(name)
         if len(settled) == 1:
             raise LeaderNotAvailableError("no leader")
         return True
 
-    monkeypatch.setattr(Transactions, "settle", settle)
+    monkeypatch.setattr(Transactions, "finish_transaction", finish_transaction)
     assert log._engine.transactions.resolve(log._engine.partition(*FIRST))
     assert settled == ["x", "y"]
 

@@ -371,7 +371,7 @@ def test_the_last_batch_of_a_producer_stays_if_need_be_empty(tmp_path: Path) -> 
             partition = log._engine.partition("t", 0)
             known = [
                 each
-                for each in partition._lock.present_producers().producers.values()
+                for each in partition._lock.current_producers().producers.values()
                 if each.batches
             ]
             assert 0 in [each.batches[-1].last_offset for each in known]
@@ -381,7 +381,7 @@ def test_the_last_batch_of_a_producer_stays_if_need_be_empty(tmp_path: Path) -> 
     with opened(tmp_path / "log") as log:
         known = [
             each
-            for each in log._engine.partition("t", 0)._lock.present_producers().producers.values()
+            for each in log._engine.partition("t", 0)._lock.current_producers().producers.values()
             if each.batches
         ]
         assert 0 in [each.batches[-1].last_offset for each in known]

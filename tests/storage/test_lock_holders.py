@@ -106,7 +106,7 @@ def test_what_stands_in_the_way_of_an_append_is_said_in_words(closed: Path) -> N
         partition = log._engine.partition("t", 0)
         for code, words in UNDONE.items():
             with pytest.raises((LockTimeoutError, EmbedlogError)) as problem:
-                partition._lock.settle(code, 0)
+                partition._lock.resolve_code(code, 0)
             assert words in str(problem.value)
             assert "code" not in str(problem.value)
 

@@ -19,9 +19,9 @@ def closed(tmp_path: Path) -> Path:
     manifest = Manifest(tmp_path, TOPIC)
     manifest.begin(Start(0))
     for base in range(0, 30, 10):
-        manifest.note(Start(0), SegmentInfo(base, 100, base + 10))
+        manifest.append(Start(0), SegmentInfo(base, 100, base + 10))
         (tmp_path / file_names.file_name(base, file_names.LOG)).touch()
-    manifest.note(Start(0), SegmentInfo(30, 50, 35, kind=CLOSED))
+    manifest.append(Start(0), SegmentInfo(30, 50, 35, kind=CLOSED))
     return tmp_path
 
 
@@ -40,7 +40,7 @@ def test_a_manifest_that_is_damaged_in_the_middle_is_written_anew(closed: Path) 
     damaged = Manifest(closed, TOPIC)
     damaged.refresh()
     assert not damaged.is_whole
-    damaged.note(Start(5), SegmentInfo(7, 1, 8))
+    damaged.append(Start(5), SegmentInfo(7, 1, 8))
     again = Manifest(closed, TOPIC)
     again.refresh()
     assert again.is_whole
@@ -57,7 +57,7 @@ def test_who_goes_through_the_segments_is_not_disturbed(closed: Path) -> None:
     seen = []
     for base in manifest.segments:
         seen.append(base)
-        manifest.note(Start(0), SegmentInfo(100 + base, 100, 110 + base))
+        manifest.append(Start(0), SegmentInfo(100 + base, 100, 110 + base))
         manifest.rewrite([SegmentInfo(500, 1, 501)], Start(0))
     assert seen == [0, 10, 20]
     assert list(manifest.segments) == [500]
@@ -69,7 +69,7 @@ def test_a_manifest_does_not_grow_for_ever(closed: Path) -> None:
     known = dict(manifest.segments)
     at_end = manifest.closed
     for number in range(3000):
-        manifest.note(Start(number % 5))
+        manifest.append(Start(number % 5))
     assert manifest.path.stat().st_size < 90 * 1200
     again = Manifest(closed, TOPIC)
     again.refresh()
@@ -86,7 +86,7 @@ def test_a_file_that_was_written_anew_in_the_same_inode_is_another(closed: Path)
     known.refresh()
     other.refresh()
     other.rewrite([info._replace(size=60) for info in known.segments.values()], Start(0))
-    other.note(Start(0), SegmentInfo(40, 50, 45, kind=CLOSED))
+    other.append(Start(0), SegmentInfo(40, 50, 45, kind=CLOSED))
     raw = path.read_bytes()
     other.rewrite(known.segments.values(), Start(0))
     known = Manifest(closed, TOPIC)
@@ -95,6 +95,6 @@ def test_a_file_that_was_written_anew_in_the_same_inode_is_another(closed: Path)
         file.write(raw)
     known.refresh()
     assert [info.size for info in known.segments.values()] == [60, 60, 60]
-    known.note(Start(0), SegmentInfo(50, 100, 60))
+    known.append(Start(0), SegmentInfo(50, 100, 60))
     other.refresh()
     assert [info.size for info in other.segments.values()] == [60, 60, 60, 100]

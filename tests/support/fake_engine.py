@@ -57,7 +57,7 @@ class FakePartition:
     def __init__(self, engine: FakeEngine, topic: str, number: int) -> None:
         self.topic = topic
         self.number = number
-        self.topic_id = TOPIC_ID
+        self.topic_id_bytes = TOPIC_ID
         self.log_start = 0
         self.log_end = 0
         self.fetches = 0

@@ -104,7 +104,7 @@ def content(partition: Partition) -> Content:
         else set()
     )
     with partition._state.mutex:
-        state = partition._lock.present_producers()
+        state = partition._lock.current_producers()
     epochs = checkpoints.read_epochs(partition.path / file_names.EPOCHS).entries
     bounds = (
         now.log_start,

@@ -9,7 +9,7 @@ from typing import Any
 import embedlog
 from embedlog import TopicPartition
 from embedlog._native import system
-from embedlog.replicas.rules.records import Partition
+from embedlog.replicas.rules.records import DecidedPartition
 from tests.support.replica_directories import failing
 
 WAIT_S = 60
@@ -26,11 +26,11 @@ def values(log: embedlog.Log, topic: str = "t") -> list[bytes]:
     return sorted(record.value for record in log.scan(topic).records())
 
 
-def partition_of(log: embedlog.Log, tp: TopicPartition) -> Partition:
+def partition_of(log: embedlog.Log, tp: TopicPartition) -> DecidedPartition:
     """The decided partition."""
-    state = log._engine.set.decisions.hint()  # type: ignore[attr-defined]
+    state = log._engine.set.decisions.newest_state()  # type: ignore[attr-defined]
     topic_id = next(topic_id for topic_id, topic in state.topics.items() if topic.name == tp.topic)
-    found: Partition = state.partitions[topic_id, tp.partition]
+    found: DecidedPartition = state.partitions[topic_id, tp.partition]
     return found
 
 

@@ -19,15 +19,15 @@ from embedlog.errors import StorageError
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.partition import Partition
 from embedlog.partition.replication.followers import Followers
-from embedlog.replicas.decisions.proposals import Decided, Steps, derive
+from embedlog.replicas.decisions.proposals import Decision, Steps, derive
 from embedlog.replicas.members.open_directories import OpenDirectories, OpenDirectory
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 from embedlog.replicas.partition.replicated_partition import ReplicatedPartition
-from embedlog.replicas.rules.events import Event, Place, Refusal
-from embedlog.replicas.rules.records import Partition as PartitionRecord
+from embedlog.replicas.rules.events import Event, PartitionId, Refusal
+from embedlog.replicas.rules.records import DecidedPartition
 from embedlog.replicas.rules.state import State, apply_all
 from tests.support.replica_logs import SMALL
-from tests.support.replica_sets import PLACE, incarnation, with_topic
+from tests.support.replica_sets import PARTITION_ID, registration_id, with_topic
 
 
 class Decisions:
@@ -38,7 +38,7 @@ class Decisions:
         self.events: list[Event] = []
         self._mutex = threading.Lock()
 
-    def hint(self) -> State:
+    def newest_state(self) -> State:
         return self.state
 
     def is_newest(self, state: State) -> bool:
@@ -52,18 +52,18 @@ class Decisions:
 
     def propose(
         self, steps: Steps, deadline_ns: int | None = None, *, reason: str = ""
-    ) -> Decided | Refusal:
+    ) -> Decision | Refusal:
         with self._mutex:
             found = derive(steps, self.state, len(self.events))
             if isinstance(found.records, Refusal):
                 return found.records
             self.events += found.events
             self.state = apply_all(self.state, found.records)
-            return Decided(self.state, found.records, found.others)
+            return Decision(self.state, found.records, found.others)
 
     @property
-    def partition(self) -> PartitionRecord:
-        return self.state.partitions[PLACE]
+    def partition(self) -> DecidedPartition:
+        return self.state.partitions[PARTITION_ID]
 
 
 class Disk:
@@ -82,9 +82,11 @@ class Disk:
         if self.broken and self.fuse < 0:
             raise StorageError("the disk is gone", errno=errno.EIO, path=self.path / "t-0")
 
-    def replica(self, place: Place, name: str, hint: Callable[[], State]) -> Partition:
+    def replica(
+        self, partition_id: PartitionId, name: str, newest_state: Callable[[], State]
+    ) -> Partition:
         self.check()
-        return cast("Partition", Breakable(self, self.log._engine.partition("t", place[1])))
+        return cast("Partition", Breakable(self, self.log._engine.partition("t", partition_id[1])))
 
     def is_loaded(self, topic: str, number: int) -> bool:
         return True
@@ -166,9 +168,9 @@ class Process:
             if "t" not in log.topics():
                 log.create_topic("t", config=SMALL)
             self.disks[node] = Disk(root / f"d{node}", log)
-            found.append(OpenDirectory(node, slot, incarnation(node), self.disks[node]))
+            found.append(OpenDirectory(node, slot, registration_id(node), self.disks[node]))
         self.directories = OpenDirectories(found)
-        self.replicas = PartitionReplicas(self.directories, decisions, PLACE, "t")
+        self.replicas = PartitionReplicas(self.directories, decisions, PARTITION_ID, "t")
         config = self.disks[nodes[0]].log._engine.topic_config("t")
         self.partition = ReplicatedPartition(
             self.replicas, lambda: config, lock_timeout_ms, lambda: None

@@ -17,27 +17,27 @@ from embedlog.replicas.rules.events import (
     Event,
     Identity,
     Observed,
-    Place,
+    PartitionId,
     Refusal,
     Seen,
 )
-from embedlog.replicas.rules.records import Partition, Record, Tombstone, decode, encode
+from embedlog.replicas.rules.records import DecidedPartition, Record, Tombstone, decode, encode
 from embedlog.replicas.rules.state import State, apply, apply_all
 
 CLUSTER = "cluster"
 TOPIC_ID = UUID(int=1)
-PLACE: Place = (TOPIC_ID, 0)
+PARTITION_ID: PartitionId = (TOPIC_ID, 0)
 
 
-def incarnation(node: int, number: int = 0) -> UUID:
-    """The incarnation of a node after `number` crashes."""
+def registration_id(node: int, number: int = 0) -> UUID:
+    """The registration id of a node after `number` crashes."""
     return UUID(int=1000 * node + number)
 
 
 def identity(node: int, **facts: Any) -> Identity:
     known: dict[str, Any] = {
         "directory": UUID(int=10**6 + node),
-        "incarnation": incarnation(node),
+        "registration_id": registration_id(node),
         "path": f"/disk{node}/log",
     }
     return Identity(node, CLUSTER, **{**known, **facts})
@@ -76,8 +76,8 @@ def with_topic(nodes: Sequence[int] = (1, 2, 3), spare: Sequence[int] = (), **co
     return after(a_set(sorted([*nodes, *spare])), event)
 
 
-def partition(state: State, place: Place = PLACE) -> Partition:
-    return state.partitions[place]
+def partition(state: State, partition_id: PartitionId = PARTITION_ID) -> DecidedPartition:
+    return state.partitions[partition_id]
 
 
 def having(state: State, **facts: Any) -> State:
@@ -86,16 +86,16 @@ def having(state: State, **facts: Any) -> State:
 
 
 def seen(text: str, ends: Mapping[int, tuple[int, int]] | None = None) -> Observed:
-    """Observations: `1 2 c3 s4` are two complete nodes, a crashed one and a foreign; `ends` has
+    """Observations: `1 2 c3 s4` are two complete nodes, a crashed one and a stranger; `ends` has
     last epochs and log ends.
     """
-    kinds = {"c": Condition.CRASHED, "s": Condition.FOREIGN, "a": Condition.AWAY}
+    kinds = {"c": Condition.CRASHED, "s": Condition.STRANGER, "a": Condition.AWAY}
     found = {}
     for word in text.split():
         node = int(word.lstrip("csa"))
         found[node] = Seen(
             kinds.get(word[0], Condition.COMPLETE),
-            incarnation(node),
+            registration_id(node),
             *(ends or {}).get(node, (0, 10)),
         )
     return found
@@ -108,5 +108,5 @@ def compacted(log: Sequence[Record]) -> list[Record]:
     return [record for record in kept if not isinstance(record, Tombstone)]
 
 
-def changes_of(records: Sequence[Record]) -> list[Partition]:
-    return [record for record in records if isinstance(record, Partition)]
+def changes_of(records: Sequence[Record]) -> list[DecidedPartition]:
+    return [record for record in records if isinstance(record, DecidedPartition)]

@@ -29,9 +29,15 @@ from embedlog.replicas.rules.events import (
     Seen,
     SetConfig,
 )
-from embedlog.replicas.rules.records import NO_LEADER, Partition
+from embedlog.replicas.rules.records import NO_LEADER, DecidedPartition
 from embedlog.replicas.rules.state import State, apply_all
-from tests.support.replica_sets import PLACE, identity, incarnation, partition, with_topic
+from tests.support.replica_sets import (
+    PARTITION_ID,
+    identity,
+    partition,
+    registration_id,
+    with_topic,
+)
 
 Log = tuple[tuple[int, int], ...]  # leader epoch and number of each record
 LOST = -1  # epoch of a page that was made anew
@@ -44,7 +50,7 @@ class Violation(Exception):
 
 @dataclass
 class Directory:
-    """A replica: its log, its page, its incarnation. `lost`: how its page was lost."""
+    """A replica: its log, its page, the number of its crashes. `lost`: how its page was lost."""
 
     log: Log = ()
     epoch: int = LOST
@@ -54,7 +60,7 @@ class Directory:
     change: int = -1
     start: int = 0
     high: int = 0
-    incarnation: int = 0
+    crashes: int = 0
     lost: str = "new"
     away: bool = False
 
@@ -76,7 +82,7 @@ class World:
     lines: list[str] = field(default_factory=list)
 
     @property
-    def partition(self) -> Partition:
+    def partition(self) -> DecidedPartition:
         return partition(self.state)
 
     # ---- observations ----------------------------------------------------------------------------
@@ -85,8 +91,8 @@ class World:
         return [node for node, each in self.directories.items() if not each.away]
 
     def is_registered(self, node: int) -> bool:
-        return self.state.nodes[node].incarnation == incarnation(
-            node, self.directories[node].incarnation
+        return self.state.nodes[node].registration_id == registration_id(
+            node, self.directories[node].crashes
         )
 
     def is_complete(self, node: int) -> bool:
@@ -99,14 +105,14 @@ class World:
             kind = (
                 Condition.COMPLETE
                 if self.is_complete(node)
-                else Condition.FOREIGN
+                else Condition.STRANGER
                 if each.lost == "copy"
                 else Condition.CRASHED
             )
             if self.is_registered(node) and each.lost != "new":
                 found[node] = Seen(
                     kind,
-                    incarnation(node, each.incarnation),
+                    registration_id(node, each.crashes),
                     each.log[-1][0] if each.log else -1,
                     len(each.log),
                 )
@@ -206,11 +212,13 @@ class World:
             out = [node for node in old.isr if self.directories[node].away and node != old.leader]
             if out:
                 isr = tuple(node for node in old.isr if node not in out)
-                incarnations = {
-                    node: incarnation(node, self.directories[node].incarnation) for node in isr
+                registration_ids = {
+                    node: registration_id(node, self.directories[node].crashes) for node in isr
                 }
                 self.propose(
-                    AlterIsr(PLACE, old.leader_epoch, old.partition_epoch, isr, incarnations)
+                    AlterIsr(
+                        PARTITION_ID, old.leader_epoch, old.partition_epoch, isr, registration_ids
+                    )
                 )
 
     def grow(self) -> None:
@@ -225,10 +233,14 @@ class World:
             )
             if node in old.replicas and node not in old.isr and caught_up:
                 leader.maximal |= {node}
-                incarnations = {node: incarnation(node, each.incarnation)}
+                registration_ids = {node: registration_id(node, each.crashes)}
                 self.propose(
                     AlterIsr(
-                        PLACE, old.leader_epoch, old.partition_epoch, (*old.isr, node), incarnations
+                        PARTITION_ID,
+                        old.leader_epoch,
+                        old.partition_epoch,
+                        (*old.isr, node),
+                        registration_ids,
                     )
                 )
                 return
@@ -240,7 +252,7 @@ class World:
         if self.is_destroyed() and all(
             self.is_registered(node) and not self.directories[node].away for node in NODES
         ):
-            self.decide(Elect(PLACE, Election.UNCLEAN, old.partition_epoch, seen))
+            self.decide(Elect(PARTITION_ID, Election.UNCLEAN, old.partition_epoch, seen))
             if (
                 self.partition is not old
                 and self.partition.recovering
@@ -249,18 +261,18 @@ class World:
                 log = self.directories[self.partition.leader].log
                 self.committed = self.committed[: common(self.committed, log)]
         else:
-            self.propose(Elect(PLACE, kind, old.partition_epoch, seen))
+            self.propose(Elect(PARTITION_ID, kind, old.partition_epoch, seen))
 
     def register(self) -> None:
         for node in self.present():
             each = self.directories[node]
             if not self.is_registered(node):
-                found = Condition.FOREIGN if each.lost == "copy" else Condition.CRASHED
+                found = Condition.STRANGER if each.lost == "copy" else Condition.CRASHED
                 event = Register(
-                    identity(node, incarnation=incarnation(node, each.incarnation)),
+                    identity(node, registration_id=registration_id(node, each.crashes)),
                     found,
                     0,
-                    seen={PLACE: self.seen()},
+                    seen={PARTITION_ID: self.seen()},
                 )
                 self.decide(event)
                 return
@@ -271,7 +283,7 @@ class World:
         if (
             each is None
             or each.away
-            or old.leader_incarnation != incarnation(old.leader, each.incarnation)
+            or old.leader_registration_id != registration_id(old.leader, each.crashes)
         ):
             return
         if (each.epoch, each.change) < (old.leader_epoch, old.partition_epoch):
@@ -289,15 +301,17 @@ class World:
         old = self.partition
         target = tuple(self.rng.sample(NODES, self.rng.choice([1, 2, 3, 3])))
         events = [
-            CancelReassignment(PLACE, old.partition_epoch, self.seen()),
-            Reassign(PLACE, old.partition_epoch, target),
+            CancelReassignment(PARTITION_ID, old.partition_epoch, self.seen()),
+            Reassign(PARTITION_ID, old.partition_epoch, target),
         ]
-        events += [FinishReassignment(PLACE, old.partition_epoch, self.seen())] * 6
+        events += [FinishReassignment(PARTITION_ID, old.partition_epoch, self.seen())] * 6
         self.propose(self.rng.choice(events))
 
     def configure(self) -> None:
         least = self.rng.choice(["1", "2", "3", None])
-        self.decide(SetConfig("t", {"min.insync.replicas": least}, seen={PLACE: self.seen()}))
+        self.decide(
+            SetConfig("t", {"min.insync.replicas": least}, seen={PARTITION_ID: self.seen()})
+        )
 
     def decide_pending(self) -> None:
         if self.pending:
@@ -343,7 +357,7 @@ class World:
             log = each.log[: self.rng.randint(max(0, len(each.log) - 3), len(each.log))]
             lost = each.lost if each.lost in {"copy", "new"} else "power"
             self.directories[node] = Directory(
-                log, incarnation=each.incarnation + 1, lost=lost, away=each.away
+                log, crashes=each.crashes + 1, lost=lost, away=each.away
             )
             self.lines.append(f"!{node} crashes, {len(log)} records")
         self.forget_destroyed()
@@ -355,7 +369,7 @@ class World:
         if each.lost != "new":
             log = each.log[: self.rng.randint(0, len(each.log))]
             self.directories[node] = Directory(
-                log, incarnation=each.incarnation + 1, lost="copy", away=True
+                log, crashes=each.crashes + 1, lost="copy", away=True
             )
             self.lines.append(f"!{node} is an old copy, {len(log)} records")
             self.forget_destroyed()
@@ -364,7 +378,7 @@ class World:
         for node in self.present():
             if node not in self.partition.replicas:
                 each = self.directories[node]
-                self.directories[node] = Directory(incarnation=each.incarnation)
+                self.directories[node] = Directory(crashes=each.crashes)
 
     def is_destroyed(self) -> bool:
         """Whether no member of ISR and ELR has a page."""

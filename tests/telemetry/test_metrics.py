@@ -45,11 +45,11 @@ def test_rates_forget_what_is_older_than_a_minute_and_totals_do_not() -> None:
     clock = Clock()
     metrics = Metrics(clock)
     assert metrics.rate("record") == 0.0
-    metrics.note({"record": 100, "byte": 1000}, {"size": 70})
+    metrics.add({"record": 100, "byte": 1000}, {"size": 70})
     clock.now += 10
     assert metrics.rate("record") == 10.0
     clock.now += 25
-    metrics.note({"record": 5, "byte": 20}, {"size": 3})
+    metrics.add({"record": 5, "byte": 20}, {"size": 3})
     assert metrics.mean("byte", "record", None) == pytest.approx(1020 / 105)
     assert metrics.peak("size", None) == 70
     clock.now += 31
@@ -128,7 +128,7 @@ def test_a_signal_handler_counts_inside_a_count() -> None:
         """A clock that is read under the lock, where a handler closes the client."""
         if inside == ["armed"]:
             inside.append("closed")
-            metrics.note({"commit": 1})
+            metrics.add({"commit": 1})
         return clock()
 
     metrics = Metrics(interrupted)
@@ -186,12 +186,12 @@ def test_windows_agree_with_a_slow_reference(window_count: int) -> None:
         clock.now += chance.choice((0.0, 0.25, 0.5, 1.0, 4.0, 9.0, 4.0 * window_count, 60.0))
         if chance.random() < 0.7:
             value = float(chance.randrange(1, 100))
-            metrics.note({"byte": value, "fetch": 1}, {"size": value})
+            metrics.add({"byte": value, "fetch": 1}, {"size": value})
             kept.note(value)
             for _ in range(min(len(kept.begins) - 1 - rotations, window_count)):
                 spread.rotate_window()
             rotations = len(kept.begins) - 1
-            spread.note(int(value))
+            spread.include(int(value))
             assert spread.summarize()[1:] == (min(kept.recent()[1]), max(kept.recent()[1]))
             assert spread.summarize()[0] == pytest.approx(
                 sum(kept.recent()[1]) / len(kept.recent()[1])

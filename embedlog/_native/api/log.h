@@ -68,7 +68,7 @@ typedef struct { /* what identifies a control page */
 
 enum el_page_state {
     EL_PAGE_VALID = 0,
-    EL_PAGE_FOREIGN = 1,
+    EL_PAGE_OTHER = 1,
     EL_PAGE_LOST = 2,
     EL_PAGE_NEWER = 3,
     EL_PAGE_DAMAGED = 4,

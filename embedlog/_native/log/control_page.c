@@ -123,12 +123,12 @@ static int32_t check(const uint8_t *raw, const el_identity *expected) {
     }
     if (page->version != EL_PAGE_VERSION) {
         return memcmp(page->identity.incarnation, expected->incarnation, 16) == 0 ? EL_PAGE_OLDER
-                                                                                  : EL_PAGE_FOREIGN;
+                                                                                  : EL_PAGE_OTHER;
     }
     if (page->bytes != sizeof(el_slot)) { /* another layout has another version */
         return EL_PAGE_DAMAGED;
     }
-    return same_identity(&page->identity, expected) ? EL_PAGE_VALID : EL_PAGE_FOREIGN;
+    return same_identity(&page->identity, expected) ? EL_PAGE_VALID : EL_PAGE_OTHER;
 }
 
 static int32_t alive(const uint8_t *raw) { return as_page(raw)->magic == EL_PAGE_MAGIC; }

@@ -1,4 +1,4 @@
-/* Compression of a batch for an inline append. */
+/* Compression of a batch for a direct append. */
 #ifndef EL_PACKED_H
 #define EL_PACKED_H
 

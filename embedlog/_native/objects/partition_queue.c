@@ -68,7 +68,7 @@ static int queue_clear(PyObject *object) {
     self->last = NULL;
     el_batches_drop(&self->first);
     Py_CLEAR(self->unacknowledged);
-    Py_XDECREF(el_disable_inline(object, NULL));
+    Py_XDECREF(el_close_direct(object, NULL));
     return 0;
 }
 
@@ -306,8 +306,8 @@ EL_METHOD(EL_OF_QUEUE, queue_enter)
 EL_METHOD(EL_OF_QUEUE, queue_leave)
 EL_METHOD(EL_OF_QUEUE, queue_rest)
 EL_METHOD(EL_OF_QUEUE, el_open_direct)
-EL_METHOD(EL_OF_QUEUE, el_collect_inline)
-EL_METHOD(EL_OF_QUEUE, el_disable_inline)
+EL_METHOD(EL_OF_QUEUE, el_collect_direct)
+EL_METHOD(EL_OF_QUEUE, el_close_direct)
 EL_FIELDS(EL_OF_QUEUE)
 
 static PyMemberDef queue_members[] = {
@@ -352,13 +352,13 @@ static PyMethodDef queue_methods[] = {
      "open_direct(partition, mutex, writer, config, append's address, writer's address, flush_ms, "
      "batch_bytes_max,\n"
      "keys_required, past_ms, future_ms, followers, packer, codec, packed_max): enables\n"
-     "inline appends. followers: None, or a tuple of (partition, mutex, writer), with the "
+     "direct appends. followers: None, or a tuple of (partition, mutex, writer), with the "
      "addresses of el_append_together."},
-    {"collect_inline", EL_ALONE(el_collect_inline), METH_NOARGS,
-     "collect_inline() -> metrics of inline appends since the last call, None if there were none: "
+    {"collect_direct", EL_ALONE(el_collect_direct), METH_NOARGS,
+     "collect_direct() -> metrics of direct appends since the last call, None if there were none: "
      "batches, records, bytes, largest batch,\n"
      "total time, longest time, total time in the queue, longest time in the queue (ns)."},
-    {"disable_inline", EL_ALONE(el_disable_inline), METH_NOARGS, "Disables inline appends."},
+    {"close_direct", EL_ALONE(el_close_direct), METH_NOARGS, "Disables direct appends."},
     {NULL},
 };
 

@@ -7,7 +7,7 @@
  *   leaves it when it is settled; only the thread that has entered the queue takes batches.
  *
  * The sections below follow a record: `router.c` selects a queue for it, `partition_queue.c` puts
- * it into the open batch, `producer_batch.c` waits for it, `inline_append.c` writes the batch in
+ * it into the open batch, `producer_batch.c` waits for it, `direct_append.c` writes the batch in
  * the thread that waits, or the producer's thread does (`accumulator.c`, `active_queues.c`,
  * `seal.c`). `settle.c` stores the outcome, which `callbacks.c` and `future.c` tell the user. */
 #ifndef EL_PRODUCER_H
@@ -104,7 +104,7 @@ struct el_queue {
     int keys_required;       /* the thread rejects batches with a record without a key */
     /* the thread rejects batches with a timestamp that is farther from now */
     int64_t past_ms, future_ms;
-    /* for inline appends; NULL: disabled, no followers, not compressed */
+    /* for direct appends; NULL: disabled, no followers, not compressed */
     PyObject *target, *mutex, *writer, *config, *followers, *packer;
     /* of the other extension: Python passes both addresses */
     el_append_call append;
@@ -202,14 +202,14 @@ void el_batches_drop(el_producer_batch **first);
  * an exception. */
 int el_batch_wait(el_producer_batch *batch, double timeout_s);
 
-/* ---- inline_append.c ------------------------------------------------------------------------- */
+/* ---- direct_append.c ------------------------------------------------------------------------- */
 
 /* Appends all batches up to this one in the caller's thread: 1 if it is settled, 0 if the
  * producer's thread must do it. It is -1 with the exception of a signal handler. */
 int el_direct_write(el_producer_batch *batch, int64_t limit_ns);
 PyObject *el_open_direct(PyObject *queue, PyObject *args);
-PyObject *el_collect_inline(PyObject *queue, PyObject *unused);
-PyObject *el_disable_inline(PyObject *queue, PyObject *unused);
+PyObject *el_collect_direct(PyObject *queue, PyObject *unused);
+PyObject *el_close_direct(PyObject *queue, PyObject *unused);
 
 /* ---- accumulator.c --------------------------------------------------------------------------- */
 

@@ -73,7 +73,7 @@ class Groups(Offsets):
     # ---- reads -----------------------------------------------------------------------------------
 
     def read_group(self, group_id: str) -> Group | None:
-        """The present group; takes no lock and writes nothing. Raises CorruptRecordError,
+        """The current group; takes no lock and writes nothing. Raises CorruptRecordError,
         UnsupportedFormatError.
         """
         return self.read(group_id, lambda view: view.group(group_id))

@@ -1,6 +1,6 @@
 """Parses the argument `to` of a reset, and computes the offset for each partition.
 
-- Pure: bounds, the committed offset, the offset found by time, and the present time are arguments.
+- Pure: bounds, the committed offset, the offset found by time, and the current time are arguments.
 - `to` is checked completely before any lookup, and an ambiguous value is refused.
 - As in Kafka's own tool: a time after the last record means the end, and so does `current` without
   a committed offset. A shift needs a committed offset. An offset outside of the log is moved to its

@@ -48,7 +48,7 @@ class Committed(NamedTuple):
     metadata: str = ""
     commit_ms: int = -1
     expire_ms: int = -1
-    topic_id: UUID | None = None  # of the topic, if a broker stored it
+    topic_uuid: UUID | None = None  # of the topic, if a broker stored it
 
 
 # ---- keys ----------------------------------------------------------------------------------------
@@ -114,14 +114,14 @@ def decode_names(key: bytes) -> tuple[str, str]:
 
 def encode_offset(offset: OffsetAndMetadata, commit_ms: int, expire_ms: int = -1) -> bytes:
     """The value of a commit."""
-    note = offset.metadata.encode()
-    size = SHORT.pack(len(note))
+    metadata = offset.metadata.encode()
+    size = SHORT.pack(len(metadata))
     if expire_ms >= 0:
         return b"".join(
-            (b"\0\1", LONG.pack(offset.offset), size, note, _TIMES.pack(commit_ms, expire_ms))
+            (b"\0\1", LONG.pack(offset.offset), size, metadata, _TIMES.pack(commit_ms, expire_ms))
         )
     head = _OFFSET_HEAD.pack(OFFSET_VERSION, offset.offset, offset.leader_epoch)
-    return b"".join((head, size, note, LONG.pack(commit_ms)))
+    return b"".join((head, size, metadata, LONG.pack(commit_ms)))
 
 
 def decode_offset(value: bytes) -> Committed:
@@ -142,22 +142,22 @@ def decode_offset(value: bytes) -> Committed:
             epoch = NUMBER.unpack_from(value, 10)[0]
         if version == 4:
             reader = Flexible(value, position)
-            note = reader.string()
+            metadata = reader.string()
             commit_ms = reader.take(LONG)[0]
             ids = [
                 UUID(bytes=data)
                 for tag, data in reader.tagged()
                 if tag == TOPIC_ID_TAG and len(data) == 16
             ]
-            return Committed(offset, epoch, note, commit_ms, topic_id=ids[0] if ids else None)
+            return Committed(offset, epoch, metadata, commit_ms, topic_uuid=ids[0] if ids else None)
         size = SHORT.unpack_from(value, position)[0]
         if size < 0:
             raise ValueError("the metadata is null")
         until = position + 2 + size
-        note = value[position + 2 : until].decode()
+        metadata = value[position + 2 : until].decode()
         commit_ms = LONG.unpack_from(value, until)[0]
         expire_ms = LONG.unpack_from(value, until + 8)[0] if version == EXPIRING_VERSION else -1
-        return Committed(offset, epoch, note, commit_ms, expire_ms)
+        return Committed(offset, epoch, metadata, commit_ms, expire_ms)
     except (struct.error, IndexError, ValueError) as problem:
         raise CorruptRecordError(
             f"offset in __consumer_offsets: {problem}", found=value[:64].hex()

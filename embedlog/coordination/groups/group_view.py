@@ -37,8 +37,8 @@ class _Pending(NamedTuple):
 
 
 class GroupEntries:
-    """The view. Threads: `apply`, `apply_pending` and `settle` from one at a time; reads from
-    any.
+    """The view. Threads: `apply`, `apply_pending` and `end_transaction` from one at a time; reads
+    from any.
     """
 
     def __init__(self) -> None:
@@ -71,14 +71,14 @@ class GroupEntries:
             self._apply_modern(kind, key, value)
 
     def apply_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
-        """Apply the next record, of an open transaction: it counts after a `settle` with commit."""
+        """Apply the next record, of an open transaction: it counts after its commit."""
         if key_kind(key) >= GROUP_KEY or value is None:
             return
         self._pending_count += 1
         self._pending.setdefault(producer_id, {})[key] = _Pending(self._pending_count, value)
         self._waiting.setdefault(key, set()).add(producer_id)
 
-    def settle(self, producer_id: int, commit: bool) -> None:
+    def end_transaction(self, producer_id: int, commit: bool) -> None:
         """Apply the marker of a transaction.
 
         A concurrent reader that first checks `pending` and then reads the offset gets a valid one.

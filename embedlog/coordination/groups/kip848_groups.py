@@ -103,11 +103,11 @@ class ModernGroup:
             return "Stable"
         if self.epoch > self.assignment_epoch:
             return "Assigning"
-        is_settled = all(
+        is_stable = all(
             member.epoch == self.assignment_epoch and member.state == "Stable"
             for member in self.members.values()
         )
-        return "Stable" if is_settled else "Reconciling"
+        return "Stable" if is_stable else "Reconciling"
 
 
 def describe(records: Mapping[tuple[int, str], bytes]) -> ModernGroup:

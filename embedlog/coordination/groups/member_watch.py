@@ -121,7 +121,7 @@ class Watch:
         return confirmed
 
     def round_age_ms(self, group: Group) -> int:
-        """The time for which this observer has seen the group in its present phase."""
+        """The time for which this observer has seen the group in its current phase."""
         now_ns = self._clock()
         return self._age_ns(group, now_ns) // MILLISECOND_NS
 
@@ -185,7 +185,7 @@ class Watch:
 
 
 def _awaited_members(group: Group) -> list[str]:
-    """The members that the present phase waits for."""
+    """The members that the current phase waits for."""
     if group.state is State.PREPARING_REBALANCE:
         return [] if group.delayed else group.missing_members()
     if group.state is State.COMPLETING_REBALANCE and group.leader is not None:

@@ -34,7 +34,12 @@ from embedlog.coordination.groups.commit_checks import (
 )
 from embedlog.coordination.groups.group_view import GroupEntries
 from embedlog.coordination.host import Host
-from embedlog.coordination.internal_topic import Decision, InternalTopic, Record, java_partition
+from embedlog.coordination.internal_topic import (
+    InternalTopic,
+    Record,
+    TopicDecision,
+    java_partition,
+)
 from embedlog.coordination.transactions.transaction_checks import asks_for_durability
 from embedlog.errors import (
     DeadlineError,
@@ -49,7 +54,7 @@ from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, top
 
 if TYPE_CHECKING:
     from embedlog.coordination.transactions.transaction_coordinator import Transactions
-    from embedlog.partition.interfaces import DecisionLog
+    from embedlog.partition.interfaces import InternalLog
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 RESOLVE_S: Final = 0.1  # between two checks of a transaction during a wait for it
@@ -174,7 +179,7 @@ class Offsets:
         admit = partial(self.admit, group_id, admission)
         ask_before_commit(self.host.interposer, group_id, until)
 
-        def append() -> DecisionLog | None:
+        def append() -> InternalLog | None:
             return self._append(number, records, checked, topics, admit, until)
 
         partition = self.topic.retry_until_counted(append, until)
@@ -193,7 +198,7 @@ class Offsets:
         topics: Mapping[str, str],
         admit: Callable[[GroupEntries], None],
         deadline_ns: int,
-    ) -> DecisionLog | None:
+    ) -> InternalLog | None:
         """The partition of the offsets; None if the topics must be read again first."""
         with self.topic.lock_for_decision(number, deadline_ns) as decision:
             admit(decision.view)
@@ -305,7 +310,7 @@ class Offsets:
         of them.
 
         With a deadline it waits for transactions with offsets of these partitions, and raises
-        DeadlineError; without one it returns the present offsets. An exception of
+        DeadlineError; without one it returns the current offsets. An exception of
         `caller.raise_if_interrupted()` ends the wait; it is called after every
         `Engine.wake(caller)`.
         """
@@ -378,7 +383,7 @@ class Offsets:
         return None
 
     def append_in_pieces(
-        self, decision: Decision[GroupEntries], number: int, records: list[Record]
+        self, decision: TopicDecision[GroupEntries], number: int, records: list[Record]
     ) -> None:
         """Append tombstones, in as many batches as the topic's limit requires; each may be repeated
         independently.
@@ -424,7 +429,7 @@ class TransactionalCommit:
         offsets.check_size(self.number, self._records)
 
     @property
-    def partition(self) -> DecisionLog:
+    def partition(self) -> InternalLog:
         """The partition of the group's offsets."""
         return self._offsets.topic.partition(self.number)
 

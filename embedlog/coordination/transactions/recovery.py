@@ -34,7 +34,7 @@ def recover(
     """Abort open data that no record covers; returns the producer id and epoch to which
     transactional ids must be raised.
 
-    `newest` returns the present state of a producer id. Data read before that call was registered
+    `newest` returns the current state of a producer id. Data read before that call was registered
     before it, so a transaction that began after `states` was read is never aborted by mistake.
     Raises LockTimeoutError, StorageError; then repeat the call. A partition that cannot be read is
     reported and skipped.

@@ -17,18 +17,18 @@ RECOVERY_DUE = 9
 UNKNOWN_CACHE: Final = 0
 
 
-def note_opening(page: system.Page, clean: bool, foreign: bool, cache: int) -> None:
-    """Record at the first open whether the page cache was lost; `cache` is its present number.
+def record_opening(page: system.Page, clean: bool, broker_wrote: bool, cache: int) -> None:
+    """Record at the first open whether the page cache was lost; `cache` is its current number.
     REQUIRES the open lock.
     """
-    if foreign:
+    if broker_wrote:
         page.set(RECOVERY_DUE, 0)  # a broker has its own records of open transactions
     elif not clean and (cache == UNKNOWN_CACHE or page.word(LAST_CACHE) != cache):
         page.set(RECOVERY_DUE, 1)
-    note_cache(page, cache)
+    record_cache(page, cache)
 
 
-def note_cache(page: system.Page, cache: int) -> None:
+def record_cache(page: system.Page, cache: int) -> None:
     """Record the page cache of this opening."""
     page.set(LAST_CACHE, cache)
 
@@ -43,6 +43,6 @@ def is_due(page: system.Page | None) -> bool:
     return page is not None and bool(page.word(RECOVERY_DUE))
 
 
-def note_done(page: system.Page | None) -> None:
+def record_done(page: system.Page | None) -> None:
     if page is not None:
         page.set(RECOVERY_DUE, 0)

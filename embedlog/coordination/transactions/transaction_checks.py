@@ -45,8 +45,8 @@ def refusal_error(name: str, refusal: Refusal, state: Transaction | None) -> Emb
     return kind(f"transactional id {name!r}: {refusal.value} ({refusal.name})", found=record)
 
 
-def present_moment() -> Moment:
-    """The present time on both clocks."""
+def current_moment() -> Moment:
+    """The current time on both clocks."""
     return Moment(system.wall_ms(), time.monotonic_ns() + system.advanced_ns(), boot_number())
 
 

@@ -40,7 +40,7 @@ from embedlog.coordination.transactions import recovery, recovery_due
 from embedlog.coordination.transactions.transaction_checks import (
     Concurrent,
     asks_for_durability,
-    present_moment,
+    current_moment,
     refusal_error,
     select_durable,
     select_unsynced,
@@ -240,7 +240,7 @@ class Transactions:
         if problems:
             raise problems[0]
         self.sync_data(durable, deadline_ns)
-        self.decide(name, lambda old: machine.complete(old, decided, present_moment()), deadline_ns)
+        self.decide(name, lambda old: machine.complete(old, decided, current_moment()), deadline_ns)
         system.point("txn-completed")
 
     def sync_data(self, partitions: Sequence[DurableLog], deadline_ns: int) -> None:
@@ -307,7 +307,7 @@ class Transactions:
             with self._tolerate_unavailable(partition):
                 state = self._find(producer_id)
                 if state is not None:
-                    has_worked |= self.settle(*state, until)
+                    has_worked |= self.finish_transaction(*state, until)
         return has_worked
 
     @scope
@@ -368,18 +368,18 @@ class Transactions:
             return self.liveness.probe(state.owner)
         return self.liveness.probe(state.owner._replace(node=None))
 
-    def settle(self, name: str, state: Transaction, deadline_ns: int) -> bool:
+    def finish_transaction(self, name: str, state: Transaction, deadline_ns: int) -> bool:
         """Do the work on one id that any process may do: True if there was any."""
         if state.status is Status.ONGOING:
             alive = self.is_in_use(state)
-            if not machine.is_abandoned(state, alive, present_moment()):
+            if not machine.is_abandoned(state, alive, current_moment()):
                 return False
             system.point("txn-giving-up")
             abandoned = state
             decided = self.decide(
                 name,
                 lambda old: machine.abort_abandoned(
-                    old, abandoned, new_producer_id(), present_moment()
+                    old, abandoned, new_producer_id(), current_moment()
                 ),
                 deadline_ns,
             )
@@ -406,11 +406,11 @@ class Transactions:
             return
         self.recover_if_due(deadline_ns)
         for number in self.topic.written_partitions():
-            for name in self.topic.view(number).unsettled():
+            for name in self.topic.view(number).unfinished():
                 try:
                     state = self._state(number, name)
                     if state is not None:
-                        self.settle(name, state, deadline_ns)
+                        self.finish_transaction(name, state, deadline_ns)
                 except EmbedlogError as problem:
                     key = (self.host.path, "transaction", name)
                     log_messages.report(
@@ -449,7 +449,7 @@ class Transactions:
                 yield name, state
 
     def _is_expired(self, state: Transaction | None, limit_ms: int) -> bool:
-        if state is None or not machine.is_expired(state, False, limit_ms, present_moment()):
+        if state is None or not machine.is_expired(state, False, limit_ms, current_moment()):
             return False
         return not self.is_in_use(state)
 
@@ -472,18 +472,18 @@ class Transactions:
         for name, (producer_id, epoch) in raised_to.items():
             self._raise_epoch(name, producer_id, epoch, deadline_ns)
         for directory in self.host.directories:
-            recovery_due.note_done(directory.context.directory_page)
+            recovery_due.record_done(directory.context.directory_page)
 
     def _raise_epoch(self, name: str, producer_id: int, epoch: int, deadline_ns: int) -> None:
         state = self._state(self.topic.partition_of(name), name)
         if state is not None:
             # its decision contains its epoch: finish it before the epoch rises
-            self.settle(name, state, deadline_ns)
+            self.finish_transaction(name, state, deadline_ns)
 
         def event(old: Transaction | None) -> Transaction | None:
             if old is None:
                 return None
-            return machine.raise_epoch(old, producer_id, epoch, present_moment())
+            return machine.raise_epoch(old, producer_id, epoch, current_moment())
 
         self.decide(name, event, deadline_ns)
 

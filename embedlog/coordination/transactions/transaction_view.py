@@ -26,7 +26,7 @@ class TransactionEntries:
         # with the bytes that they were decoded from
         self._states: dict[str, tuple[bytes, Transaction]] = {}
         self._names: dict[int, str] = {}
-        self._unsettled: set[str] = set()
+        self._unfinished: set[str] = set()
 
     def apply(self, key: bytes, value: bytes | None) -> None:
         """Apply the next record: a new state, or the removal of an id."""
@@ -37,14 +37,14 @@ class TransactionEntries:
         self._states.pop(name, None)
         if previous is not None:
             self._names.pop(_facts(previous)[0], None)
-        self._unsettled.discard(name)
+        self._unfinished.discard(name)
         if value is None:
             return
         producer_id, status = _facts(value)
         self._values[name] = value
         self._names[producer_id] = name
         if status not in _SETTLED:
-            self._unsettled.add(name)
+            self._unfinished.add(name)
 
     def keep(self, name: str, state: Transaction) -> None:
         """Store the decoded form of the last applied value, if the caller has it."""
@@ -80,9 +80,9 @@ class TransactionEntries:
         """Every transactional id."""
         return list(self._values)
 
-    def unsettled(self) -> list[str]:
+    def unfinished(self) -> list[str]:
         """The ids whose transaction is undecided, or decided and not complete."""
-        return list(self._unsettled)
+        return list(self._unfinished)
 
 
 def _facts(value: bytes) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """The owner of a transactional id: executes the transactions of one producer.
 
 - An owner holds a process slot, so its end is detected at once; another owner of the same id fences
-  it. In a set a registration names another slot if the directory of the present one failed or left.
+  it. In a set a registration names another slot if the directory of the current one failed or left.
   All slots are held until `close`: an earlier record, with the earlier slot, counts if the
   registration is lost.
 - Every call may be repeated after an error or an interrupt, with the same arguments: it finds its
@@ -29,7 +29,7 @@ from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions.transaction_checks import (
     Concurrent,
     asks_for_durability,
-    present_moment,
+    current_moment,
     refusal_error,
     select_durable,
     select_unsynced,
@@ -49,7 +49,7 @@ from embedlog.storage.call_deadline import bound_waits
 from embedlog.transaction import PREPARED, SETTLED, Outcome, Refusal, Status, Transaction
 
 if TYPE_CHECKING:
-    from embedlog.coordination.internal_topic import Decision, InternalTopic
+    from embedlog.coordination.internal_topic import InternalTopic, TopicDecision
     from embedlog.coordination.transactions.transaction_view import TransactionEntries
     from embedlog.format.process_slot import ProcessSlot
     from embedlog.format.record_batch import EncodedRun
@@ -117,7 +117,7 @@ class _Written(NamedTuple):
     may get the same name.
     """
 
-    topic_id: bytes
+    topic_id_bytes: bytes
     end: int
 
 
@@ -130,7 +130,7 @@ class TransactionalIdOwner:
         self.transactional_id = transactional_id
         self.timeout_ms = timeout_ms
         self._coordinator = transactions
-        # the last one is the present one; always the same list, for threads and signals
+        # the last one is the current one; always the same list, for threads and signals
         self._slots: list[ProcessSlot] = []
         self._closed = False
         self._id: tuple[int, int] | None = None
@@ -139,7 +139,7 @@ class TransactionalIdOwner:
 
     @property
     def stamp(self) -> Stamp:
-        """The stamp of the present transaction's batches. Raises StateError before `init`."""
+        """The stamp of the current transaction's batches. Raises StateError before `init`."""
         return Stamp(*self._identity(), transactional=True)
 
     def _identity(self) -> tuple[int, int]:
@@ -160,7 +160,7 @@ class TransactionalIdOwner:
                 self._slots.remove(process_slot)
 
     def _ensure_slot(self) -> ProcessSlot:
-        """The present process slot: another one if its directory is not used any more.
+        """The current process slot: another one if its directory is not used any more.
         Raises ClosedError.
 
         It may write a file, so the lock of `__transaction_state` is taken afterwards.
@@ -215,10 +215,10 @@ class TransactionalIdOwner:
             is_claimed = self._id is None or self._id == (old.producer_id, old.epoch)
             if not is_claimed:
                 return Refusal.PRODUCER_FENCED
-            aborted = machine.abort_abandoned(old, old, new_producer_id(), present_moment())
+            aborted = machine.abort_abandoned(old, old, new_producer_id(), current_moment())
             return aborted or Refusal.PRODUCER_FENCED
         return machine.initialize(
-            old, process_slot, self.timeout_ms, new_producer_id(), present_moment(), self._id
+            old, process_slot, self.timeout_ms, new_producer_id(), current_moment(), self._id
         )
 
     def begin(self) -> None:
@@ -256,7 +256,7 @@ class TransactionalIdOwner:
                 write = partial(self._write_first, partition, run, progress)
                 if system.boot_ns() >= until_ns or _append_unless_locked(write, until) is None:
                     return
-                self._written_data[tp] = _Written(partition.topic_id, progress.pieces[-1][1])
+                self._written_data[tp] = _Written(partition.topic_id_bytes, progress.pieces[-1][1])
 
     def _write_first(
         self,
@@ -301,7 +301,7 @@ class TransactionalIdOwner:
             appended = _flush_if_due(partition, appended_first, until)
         previous_end = self._written_data[tp].end if self._has_data_in(partition) else 0
         self._written_data[tp] = _Written(
-            partition.topic_id, max(previous_end, appended.last_offset + 1)
+            partition.topic_id_bytes, max(previous_end, appended.last_offset + 1)
         )
         return appended
 
@@ -332,7 +332,7 @@ class TransactionalIdOwner:
         with the same name.
         """
         written = self._written_data.get((partition.topic, partition.number))
-        return written is not None and written.topic_id == partition.topic_id
+        return written is not None and written.topic_id_bytes == partition.topic_id_bytes
 
     def _append_first(
         self,
@@ -400,7 +400,7 @@ class TransactionalIdOwner:
                 process_slot,
                 commit=commit,
                 next_id=new_producer_id(),
-                now=present_moment(),
+                now=current_moment(),
             )
 
         decided = self._decide_after_predecessor(event, until)
@@ -450,7 +450,7 @@ class TransactionalIdOwner:
                 )
                 # the end of `lock_for_decision` has waited for the commit of the registration
                 is_registration_committed = True
-        self._written_data[tp] = _Written(commit.partition.topic_id, commit.end)
+        self._written_data[tp] = _Written(commit.partition.topic_id_bytes, commit.end)
         report_commit(self._coordinator.host.interposer, group.group_id)
 
     def _append_first_commit(
@@ -490,14 +490,17 @@ class TransactionalIdOwner:
 
     def _lock_for_decision(
         self, deadline_ns: int
-    ) -> AbstractContextManager[Decision[TransactionEntries]]:
+    ) -> AbstractContextManager[TopicDecision[TransactionEntries]]:
         if self._slots:  # records that a closed producer has left are written, too
             self._ensure_slot()
         topic = self._coordinator.topic
         return topic.lock_for_decision(topic.partition_of(self.transactional_id), deadline_ns)
 
     def _register(
-        self, decision: Decision[TransactionEntries], stamp: Stamp, tps: Iterable[TopicPartition]
+        self,
+        decision: TopicDecision[TransactionEntries],
+        stamp: Stamp,
+        tps: Iterable[TopicPartition],
     ) -> EmbedlogError | None:
         """Record that the transaction writes to these partitions; returns the error if it may not.
 
@@ -509,7 +512,7 @@ class TransactionalIdOwner:
             stamp.producer_id,
             stamp.epoch,
             tps,
-            present_moment(),
+            current_moment(),
             next(reversed(self._slots), None),
         )
         if isinstance(new, Refusal):
@@ -519,7 +522,7 @@ class TransactionalIdOwner:
         return None
 
     def _write(
-        self, decision: Decision[TransactionEntries], old: Transaction | None, new: Transaction
+        self, decision: TopicDecision[TransactionEntries], old: Transaction | None, new: Transaction
     ) -> None:
         if new is not old:
             decision.append([(encode_key(self.transactional_id), encode(new))])
@@ -552,7 +555,7 @@ def _flush_if_due(partition: TransactionalLog, appended: Appended, deadline_ns: 
 
 
 def _may_write(
-    decision: Decision[TransactionEntries], is_registration_committed: bool = False
+    decision: TopicDecision[TransactionEntries], is_registration_committed: bool = False
 ) -> bool:
     """Whether data may follow under the same lock: the registration must be committed before it
     (REPLICA-22).

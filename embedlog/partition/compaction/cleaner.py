@@ -92,7 +92,7 @@ class LogCleaner:
         The caller notes the answer in the cleaner's checkpoint. Raises CorruptRecordError,
         DurabilityError, LockTimeoutError.
         """
-        self.lock.wait_settled()  # an interrupted swap is finished before a file is made
+        self.lock.await_replacement()  # an interrupted swap is finished before a file is made
         # before anything of the log is read, its bounds too: `swap` compares it
         cuts = self.state.page.word(system.WORD_CUTS)
         clean_range = self.find_due(cleaned_to, now_ms)
@@ -115,10 +115,10 @@ class LogCleaner:
                     return -1  # the next pass repeats it
                 read_bytes += sum(info.size for info in group)
                 written_bytes += new_segment.size
-        self._note(end, monotonic() - began_s, read_bytes, written_bytes)
+        self._report_pass(end, monotonic() - began_s, read_bytes, written_bytes)
         return end
 
-    def _note(self, end: int, spent_s: float, read_bytes: int, written_bytes: int) -> None:
+    def _report_pass(self, end: int, spent_s: float, read_bytes: int, written_bytes: int) -> None:
         """Log and count a completed pass."""
         name = self.state.name
         logger.info(
@@ -135,7 +135,7 @@ class LogCleaner:
             "clean_read": read_bytes,
             "clean_written": written_bytes,
         }
-        self.state.context.metrics.note(counts, {"cleans_s": spent_s})
+        self.state.context.metrics.add(counts, {"cleans_s": spent_s})
 
 
 def _decided_end(high_watermark: int, published: Published) -> int:
@@ -199,7 +199,7 @@ class _Pass:
 
     def _read_producers(self) -> dict[int, Producer]:
         with self._state.mutex:
-            return dict(self._cleaner.lock.present_producers().producers)
+            return dict(self._cleaner.lock.current_producers().producers)
 
     def _path(self, info: SegmentInfo) -> Path:
         return file_names.segment_path(self._state.path, info.base)

@@ -81,7 +81,7 @@ def _oldest_ms(info: SegmentInfo) -> int:
 def group_segments(
     sealed: Iterable[SegmentInfo], *, segment_bytes: int, index_bytes: int
 ) -> list[list[SegmentInfo]]:
-    """Groups of consecutive segments that become one segment each, by their present sizes."""
+    """Groups of consecutive segments that become one segment each, by their current sizes."""
     joined_groups: list[list[SegmentInfo]] = []
     # bytes of the last group
     log_size = 0

@@ -145,7 +145,7 @@ def _swap(
         if files.exists(path):
             files.rename(path, file_names.segment_path(directory, new_segment.base, suffix))
     files.sync_directory(directory)
-    locked.note(published, new_segment)
+    locked.append_to_manifest(published, new_segment)
 
 
 def _set_aside(directory: Path, group: list[SegmentInfo], new_segment: SegmentInfo) -> None:
@@ -166,7 +166,7 @@ def _rename_all(directory: Path, base: int, before: str, after: str) -> None:
 def finish(locked: LockedPartition) -> Published:
     """Finish or undo the swap of a housekeeper that has ended. REQUIRES: the generation is odd."""
     published = locked.published
-    leftovers.settle(locked.path, {}, write=True)
+    leftovers.carry_out(locked.path, {}, write=True)
     logger.warning(
         "repaired %s: a compaction was interrupted while segments were replaced", locked.path
     )

@@ -5,8 +5,8 @@ before the log is read.
   the files. Missing bytes are damage, never a torn tail.
 - A segment is only appended to, so its known first bytes stay valid; they are compared when they
   are read.
-- After a broker may have changed files (`Loading.foreign`) older knowledge counts only where the
-  files agree with it.
+- After a broker may have changed files (`Loading.broker_wrote`) older knowledge counts only where
+  the files agree with it.
 - Offsets are consecutive except where compaction or a broker left gaps; an unexplained gap is named
   in a warning.
 - Readers and writers, in place or in a copy, use the same evidence; the control page of a copy does
@@ -55,7 +55,7 @@ class Loading(NamedTuple):
     """
 
     directory: Path
-    topic_id: bytes
+    topic_id_bytes: bytes
     work: Work  # the progress of loads
     clean: bool = False  # the directory was closed in order, by embedlog or a broker
     write: bool = True
@@ -68,7 +68,7 @@ class Loading(NamedTuple):
     allocate_bytes: int = 0  # `preallocate`: bytes that a new segment reserves
     gaps_allowed: bool = False  # the topic is compacted
     # a broker wrote here after the last embedlog process: the manifest may be outdated
-    foreign: bool = False
+    broker_wrote: bool = False
     producer_expiration_ms: int = 1 << 62  # producers that were idle for longer are dropped
     # the DIRTY mark was there: a process had begun to write, even if no record survived
     begun: bool = False
@@ -103,7 +103,7 @@ class Evidence:
         self.signs = segment.CompactionSigns()
         self._directory = loading.directory
         self._manifest = manifest
-        own = not loading.foreign
+        own = not loading.broker_wrote
         self._known = manifest.segments if own else {}
         self._closed = manifest.closed if own else None
         self._start = manifest.start if own else None
@@ -230,20 +230,20 @@ class Evidence:
             if closed is None or closed.base != base or closed.size != size or not is_indexed:
                 return None
             return self._limit_description(closed)
-        is_settled = loading.clean or following <= self.end
+        is_proven = loading.clean or following <= self.end
         if (
             info is not None
             and info.size == size
             and info.next_offset == following
             and is_indexed
-            and is_settled
+            and is_proven
         ):
             return self._limit_description(info)
         if following - base > RELATIVE_MAX + 1:
             return None  # a cleaner of an old broker may have left offsets that no index holds
-        if not is_settled:
+        if not is_proven:
             return None
-        if info is not None and not loading.foreign:
+        if info is not None and not loading.broker_wrote:
             self._check_sealed(info, size, following)
         if is_indexed:
             with contextlib.suppress(CorruptRecordError):
@@ -276,7 +276,7 @@ class Evidence:
             info = closed
         if info is None or not info.digested or not info.index_entries:
             return True
-        if not self.loading.write or self.loading.foreign:
+        if not self.loading.write or self.loading.broker_wrote:
             return True  # the digests are not used, or not written again
         return file_names.file_name(base, file_names.DIGESTS) in self._names
 
@@ -288,7 +288,7 @@ class Evidence:
         """A known description, as far as it still holds: a broker's cleaner may write other headers
         of the same size.
         """
-        if not self.loading.foreign:
+        if not self.loading.broker_wrote:
             return info
         # if too many entries are expected, the index is made again from the log
         entries = max(info.transaction_entries, self.transactions_in(info.base))
@@ -339,7 +339,7 @@ class Evidence:
         info = self._known.get(base)
         if closed is not None and closed.base == base:
             info = closed
-        if info is None or not self.loading.foreign:
+        if info is None or not self.loading.broker_wrote:
             return info
         if info.size != size:
             return None
@@ -379,7 +379,7 @@ class Evidence:
 
     def gaps_in(self, base: int, *, last: bool) -> bool:
         """Whether offsets may be missing in a segment."""
-        if self.loading.foreign:
+        if self.loading.broker_wrote:
             return True
         parts = self.known_parts(base)
         start = self._start
@@ -464,7 +464,7 @@ def _known_part(info: SegmentInfo, must: bool) -> KnownPart:
     return KnownPart(info.size, info.next_offset, digest, info.gapless, must)
 
 
-class Run:
+class BatchGaps:
     """The gaps between the batches of a segment."""
 
     def __init__(self, base: int) -> None:

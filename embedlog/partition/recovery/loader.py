@@ -35,7 +35,13 @@ from embedlog.hooks.callbacks import Passed
 from embedlog.partition import leftovers
 from embedlog.partition.recovery import log_epochs
 from embedlog.partition.recovery import producer_history as history
-from embedlog.partition.recovery.evidence import Comparison, Evidence, Loading, Run, corruption_at
+from embedlog.partition.recovery.evidence import (
+    BatchGaps,
+    Comparison,
+    Evidence,
+    Loading,
+    corruption_at,
+)
 from embedlog.partition.segment_info import built_info, info_from_files, published_of
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import CLOSED, DIGESTED, EMPTY_MS, GAPLESS, Manifest, SegmentInfo
@@ -72,12 +78,15 @@ def load(loading: Loading) -> Loaded:
     below the durable offset.
     """
     began_s = monotonic()
-    manifest = Manifest(loading.directory, loading.topic_id)
+    manifest = Manifest(loading.directory, loading.topic_id_bytes)
     manifest.refresh()
     known_segments = {} if loading.gaps_allowed else manifest.segments
     while True:
-        names = leftovers.settle(
-            loading.directory, known_segments, write=loading.write, foreign=loading.foreign
+        names = leftovers.carry_out(
+            loading.directory,
+            known_segments,
+            write=loading.write,
+            broker_wrote=loading.broker_wrote,
         )
         try:
             loaded = _Loader(loading, names, manifest).run()
@@ -91,7 +100,9 @@ def load(loading: Loading) -> Loaded:
             # only old cleaners have left such segments
             from embedlog.partition.recovery import overflow
 
-            overflow.split(loading.directory, problem.base, loading.mode, foreign=loading.foreign)
+            overflow.split(
+                loading.directory, problem.base, loading.mode, broker_wrote=loading.broker_wrote
+            )
     loaded.recovered = not loading.clean and loaded.published.log_end > loaded.published.log_start
     loaded.spent_s = monotonic() - began_s
     return loaded
@@ -113,7 +124,7 @@ class _Loader:
         self.bases = file_names.bases(names)
         self.epochs = checkpoints.EpochCache()
         # in a set a damaged checkpoint is made again
-        ignored = log_epochs.DAMAGE if loading.in_set else ()
+        ignored = log_epochs.EPOCH_FILE_ERRORS if loading.in_set else ()
         with contextlib.suppress(*ignored):
             self.epochs = checkpoints.read_epochs(self.directory / file_names.EPOCHS)
         self.stored_epochs = list(self.epochs.entries)
@@ -334,14 +345,14 @@ class _Loader:
         agreement.
         """
         loading = self.loading
-        is_own = not self.loading.foreign
+        is_own = not self.loading.broker_wrote
         builder = index.Builder(base, loading.interval_bytes)
         self.read_again.append(base)
         may_have_gaps = self.evidence.gaps_in(base, last=following is None)
         chain = Chain(
             max(self.chain.next_offset, base), self.chain.epoch, gaps_allowed=may_have_gaps
         )
-        run = Run(base)
+        batch_gaps = BatchGaps(base)
         self.evidence.signs.begin(base)
         comparison = Comparison(path, self.evidence.known_parts(base))
         end = size
@@ -357,7 +368,7 @@ class _Loader:
             )
             for batches in walk:
                 comparison.compare_batches(batches, walk.before)
-                run.add(batches)
+                batch_gaps.add(batches)
                 self.evidence.signs.add(batches)
                 builder.add(batches, walk.before)
                 self._note_epochs(batches)
@@ -372,14 +383,14 @@ class _Loader:
         comparison.compare_end(walk.end, chain.digest, problem)
         if walk.end < size:
             is_proven = comparison.proven == walk.end
-            self._check_torn(base, path, walk.end, size, problem, run, proven=is_proven)
-        self._check_leap(base, path, run, following)
+            self._check_torn(base, path, walk.end, size, problem, batch_gaps, proven=is_proven)
+        self._check_leap(base, path, batch_gaps, following)
         overflows = segment.overflows(base, chain.next_offset)
         if overflows and loading.write:
             raise _OverflowError(base)
         if walk.end < size:
             self._cut(base, path, walk.end, size, problem)
-        for gap in run.gaps:
+        for gap in batch_gaps.gaps:
             self.evidence.note_gap(*gap)
         is_whole = walk.end == size and self.evidence.follows(base, chain.next_offset, following)
         if following is not None:
@@ -387,7 +398,7 @@ class _Loader:
         if loading.write:
             builder.write(self.directory, loading.mode)
         end = chain.next_offset
-        gapless = run.gapless
+        gapless = batch_gaps.gapless
         if following is not None and is_whole and end < following:
             self.evidence.note_gap(end, following)
             # its last records were compacted away
@@ -441,7 +452,7 @@ class _Loader:
         self.has_producers = self.has_producers or bool((batches["producer_id"] >= 0).any())
         bases = batches["base_offset"]
         epochs = batches["leader_epoch"]
-        if self.loading.foreign and self.epochs_agree:
+        if self.loading.broker_wrote and self.epochs_agree:
             self.epochs_agree = self.epochs.find_disagreement(bases, epochs) is None
         for epoch, base in zip(epochs.tolist(), bases.tolist(), strict=True):
             self._note_epoch(epoch, base)
@@ -459,7 +470,7 @@ class _Loader:
         end: int,
         size: int,
         problem: Problem | None,
-        run: Run,
+        batch_gaps: BatchGaps,
         *,
         proven: bool,
     ) -> None:
@@ -479,7 +490,7 @@ class _Loader:
             is_torn = False
         if is_torn and lost_from >= durable and self.evidence.gaps_in(base, last=False):
             next_offset = self._offset_at(path, end, size)
-            lowest = lost_from if run.has_gap else durable
+            lowest = lost_from if batch_gaps.has_gap else durable
             is_torn = next_offset is None or next_offset >= lowest
         if is_torn and not self.evidence.has_no_gaps:
             is_torn = base == self.bases[-1] and segment.has_batch(path, end, size) is False
@@ -494,11 +505,13 @@ class _Loader:
             found=f"none from {lost_from} on",
         )
 
-    def _check_leap(self, base: int, path: Path, run: Run, following: int | None) -> None:
+    def _check_leap(
+        self, base: int, path: Path, batch_gaps: BatchGaps, following: int | None
+    ) -> None:
         """Offsets that leave the range of a segment must be those that were written. Raises
         CorruptRecordError.
         """
-        leap = run.leap
+        leap = batch_gaps.leap
         if leap is None or not segment.overflows(base, leap.end):
             return
         overlaps = following is not None and leap.end > following
@@ -564,7 +577,7 @@ class _Loader:
 
     # ---- the end ---------------------------------------------------------------------------------
 
-    def _settle_epochs(self, active: Published, first_base: int, start: int) -> None:
+    def _complete_epochs(self, active: Published, first_base: int, start: int) -> None:
         """Bring the epochs up to the end of the log, from its `start` on, with a new one if records
         may be lost.
         """
@@ -573,7 +586,7 @@ class _Loader:
         if loading.in_set:
             whole = active._replace(log_start=start)
             self.epochs, _ = log_epochs.read_or_make(
-                self.directory, whole, digests=loading.write and not loading.foreign
+                self.directory, whole, digests=loading.write and not loading.broker_wrote
             )
         # before the cut: an epoch that was read is never used again
         seen_epoch = max(self.epochs.latest_epoch, active.epoch)
@@ -646,7 +659,7 @@ class _Loader:
         self._check_durable_end(active)
         self.evidence.report_gaps([info.base for info in segments if info.size])
         start = max(log_start, segments[0].base)
-        self._settle_epochs(active, segments[0].base, start)
+        self._complete_epochs(active, segments[0].base, start)
         # the index of the active segment is continued, so it must be complete
         if not history.is_index_valid(self.directory, segments[-1]):
             self.read_again = [*self.read_again, segments[-1].base]

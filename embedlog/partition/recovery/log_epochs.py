@@ -39,7 +39,7 @@ from embedlog.storage.manifest import DIGESTED
 
 logger = logging.getLogger("embedlog")
 
-DAMAGE: Final = (CorruptRecordError, ForeignDirectoryError, UnsupportedFormatError)
+EPOCH_FILE_ERRORS: Final = (CorruptRecordError, ForeignDirectoryError, UnsupportedFormatError)
 OTHER_EPOCHS: Final = "its epochs are not those of the batches"
 # an index interval of 4 KiB has fewer batches; below `index.interval.bytes` of 32 KiB all have
 ROWS_MAX: Final = 512
@@ -93,7 +93,7 @@ def read_or_make(
             ):
                 return epochs, False
             problem = OTHER_EPOCHS
-    except DAMAGE as damage:
+    except EPOCH_FILE_ERRORS as damage:
         problem = str(damage)
     return _make(directory, published, replica, epochs, problem, digests=digests)
 

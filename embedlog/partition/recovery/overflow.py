@@ -5,8 +5,8 @@ segment's base in 31 bits (format.md 2.2), so later batches are not found by it,
 appended. A reader without the right to write reads the segment from its first byte on.
 
 The parts are written as `.cleaned`, synced, renamed to `.swap` from the last one to the first, and
-replace the segment by the rules of an interrupted compaction (`leftovers.settle`): before the last
-of these renames a crash leaves the old segment, after it the parts. The first part has the old
+replace the segment by the rules of an interrupted compaction (`leftovers.carry_out`): before the
+last of these renames a crash leaves the old segment, after it the parts. The first part has the old
 base, also if no batch is left for it: the log start does not move.
 """
 
@@ -30,7 +30,7 @@ class Part(NamedTuple):
     end: int
 
 
-def split(directory: Path, base: int, mode: int, *, foreign: bool) -> None:
+def split(directory: Path, base: int, mode: int, *, broker_wrote: bool) -> None:
     """Replace a segment by its parts. Bytes after its last valid batch stay in the last part.
     REQUIRES the append lock.
     """
@@ -45,7 +45,7 @@ def split(directory: Path, base: int, mode: int, *, foreign: bool) -> None:
             name, file_names.segment_path(directory, part.base, file_names.LOG + file_names.SWAP)
         )
         files.sync_directory(directory)
-    leftovers.settle(directory, {}, write=True, foreign=foreign)
+    leftovers.carry_out(directory, {}, write=True, broker_wrote=broker_wrote)
 
 
 def parts_of(path: Path, base: int) -> list[Part]:

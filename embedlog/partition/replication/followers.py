@@ -3,7 +3,7 @@ of the C core.
 
 - The mutexes of the followers are tried, never waited for, while this thread has the mutex of the
   leader.
-- A writer is used only while it is the present one of its partition, and the partition is marked
+- A writer is used only while it is the current one of its partition, and the partition is marked
   dirty.
 - Every unusual case is left to the copy: then only the leader takes the run, and the caller commits
   it.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class DirectReplicas:
-    """The present writers of a leader and its followers: a `DirectTarget` while they are the
+    """The current writers of a leader and its followers: a `DirectTarget` while they are the
     present ones.
     """
 
@@ -173,13 +173,13 @@ class Followers:
         return entered
 
     def _prepare_together(self) -> Together:
-        """The present writers for the C core. REQUIRES all mutexes, and that each partition has a
+        """The current writers for the C core. REQUIRES all mutexes, and that each partition has a
         writer.
         """
         direct = self._direct
-        present = self._writers_now()
-        if direct is None or present != _writers(direct):
-            writers = [writer for writer in present if writer is not None]
+        current_writers = self._writers_now()
+        if direct is None or current_writers != _writers(direct):
+            writers = [writer for writer in current_writers if writer is not None]
             direct = DirectReplicas(
                 self._leader.state, self._states, self._epoch, self.needed, writers, self._probes
             )

@@ -78,7 +78,7 @@ class LockedReplica:
         """Store the log end as the start of an epoch above that of the page; it is on disk when
         this returns.
 
-        Returns the stored epochs. `before` has the present ones, if they are known. On an error
+        Returns the stored epochs. `before` has the current ones, if they are known. On an error
         they are kept. A start of that epoch that is stored already is of an interrupted beginning:
         the page never had the epoch.
         """
@@ -160,7 +160,7 @@ class LockedReplica:
             epochs = self.partition.remake_epochs(epochs)
             if epoch < with_batches(epochs, log_end).latest_epoch:
                 return False
-        self._note_epochs(rows, epochs)
+        self._store_epochs(rows, epochs)
         for part in _split_runs(rows):
             first = part[0]
             last = part[-1]
@@ -183,7 +183,7 @@ class LockedReplica:
             self._refresh()
         return True
 
-    def _note_epochs(self, rows: Batches, before: EpochCache) -> None:
+    def _store_epochs(self, rows: Batches, before: EpochCache) -> None:
         """Store the epochs of these batches; a later epoch without a batch begins after them."""
         after = with_batches(before, self.published.log_end)
         epochs = rows["leader_epoch"]
@@ -215,7 +215,7 @@ class LockedReplica:
             part = rows
             if start:
                 part = rows[np.searchsorted(rows["position"], first + start) :]
-            self._note_gap(part)
+            self._record_gap(part)
             is_control = len(part) > 0 and bool(int(part["attributes"][0]) & CONTROL)
             with self._open_ending(run, part) if is_control else _NO_ENDING as ending:
                 code = replication.follow(
@@ -241,10 +241,10 @@ class LockedReplica:
                     found=int(part["base_offset"][0]),
                 )
             else:
-                self._lock.settle_held(code)
+                self._lock.resolve_code_held(code)
             self._refresh()
 
-    def _note_gap(self, rows: Batches) -> None:
+    def _record_gap(self, rows: Batches) -> None:
         """Note the first gap of a segment in the manifest before a batch after it is written."""
         published = self.published
         partition = self.partition
@@ -257,7 +257,7 @@ class LockedReplica:
         if int(starts[0]) == published.log_end and (starts[1:] == ends[:-1]).all():
             return
         start = Start(published.log_start, published.segment_base, partition.state.context.visit)
-        partition.state.manifest.note(start)
+        partition.state.manifest.append(start)
         partition.state.manifest.sync()
 
     @scope

@@ -12,7 +12,7 @@ from embedlog.errors import NotEnoughReplicasError
 
 
 class Refused(Exception):
-    """The replica does not accept the operation in its present role."""
+    """The replica does not accept the operation in its current role."""
 
 
 class Fenced(Refused):

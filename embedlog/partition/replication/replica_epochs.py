@@ -43,7 +43,7 @@ class ReplicaEpochs:
 
     def read_checked(self, published: Published, deadline_ns: int) -> EpochCache:
         """The leader-epoch-checkpoint; a damaged one is made again."""
-        with contextlib.suppress(*log_epochs.DAMAGE):
+        with contextlib.suppress(*log_epochs.EPOCH_FILE_ERRORS):
             epochs = self._state.epoch_file.read()
             if self._agrees(epochs, published):
                 return epochs
@@ -57,7 +57,8 @@ class ReplicaEpochs:
         Raises the errors of a load, and StorageError.
         """
         published = self._state.published()
-        with contextlib.suppress(*log_epochs.DAMAGE):  # the holder of the lock makes it again
+        # the holder of the lock makes the file again
+        with contextlib.suppress(*log_epochs.EPOCH_FILE_ERRORS):
             self._agrees(self._state.epoch_file.read(), published)
 
     def end_of(self, epoch: int) -> tuple[int, int]:
@@ -96,7 +97,7 @@ class ReplicaEpochs:
         """
         self._state.ensure_open()
         with self._lock.mutex_until(self._state.deadline()):
-            producer = self._lock.present_producers().producers.get(stamp.producer_id)
+            producer = self._lock.current_producers().producers.get(stamp.producer_id)
         if producer is None or producer.epoch != stamp.epoch:
             return None
         return producer.has(sequence)
@@ -135,7 +136,7 @@ class ReplicaEpochs:
     def _compare(self) -> None:
         """Make a checkpoint again that is damaged, or that does not agree with the batches."""
         published = self._state.published()
-        with contextlib.suppress(*log_epochs.DAMAGE):
+        with contextlib.suppress(*log_epochs.EPOCH_FILE_ERRORS):
             if self._agrees(self._reader.epochs.stored_with(published.epoch), published):
                 return
         with self._lock.exclusive() as locked:
@@ -177,7 +178,7 @@ class ReplicaEpochs:
     def _read_stored_last(self, published: Published) -> int | None:
         """The epoch of the last batch in the checkpoint; None if it is not to be believed."""
         file = self._state.epoch_file
-        with contextlib.suppress(*log_epochs.DAMAGE):
+        with contextlib.suppress(*log_epochs.EPOCH_FILE_ERRORS):
             epochs = file.read()
             if epochs.entries != file.compared or not log_epochs.covers(epochs, published):
                 return None

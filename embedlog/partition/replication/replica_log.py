@@ -206,7 +206,7 @@ class ReplicaLog:
             )
             locked.publish(published._replace(epoch=decision.epoch), changed)
             if epochs is not None:
-                self._reader.epochs.note(epochs)
+                self._reader.epochs.take(epochs)
         return True
 
     @staticmethod

@@ -35,12 +35,12 @@ class Position(NamedTuple):
     partition_epoch: int = 0
 
 
-class Place(NamedTuple):
+class TopicIdPartition(NamedTuple):
     """A partition in a directory."""
 
     topic: str
     number: int
-    topic_id: bytes
+    topic_id_bytes: bytes
 
 
 class Checkpointed(NamedTuple):
@@ -58,7 +58,10 @@ class Checkpointed(NamedTuple):
 
 
 def read_position(
-    context: Context, place: Place, page: Page | None, checkpointed: Checkpointed
+    context: Context,
+    topic_partition: TopicIdPartition,
+    page: Page | None,
+    checkpointed: Checkpointed,
 ) -> Position | None:
     """The offsets of a replica; None if only a load knows them. Raises StorageError.
 
@@ -68,10 +71,10 @@ def read_position(
         shown = _read_page(page)
         if shown is not None:
             return shown
-    path = context.root / file_names.partition_name(place.topic, place.number)
+    path = context.root / file_names.partition_name(topic_partition.topic, topic_partition.number)
     closed = None
-    if not context.foreign and not files.exists(path / file_names.DIRTY):
-        closed = _position_at_close(place, checkpointed)
+    if not context.broker_wrote and not files.exists(path / file_names.DIRTY):
+        closed = _position_at_close(topic_partition, checkpointed)
     if closed is not None and closed.high_watermark == closed.log_end:
         return closed  # nothing was written since, and nothing was left to commit
     mapped = map_page(path / file_names.PAGE, writable=False, locked=context.locked)
@@ -79,8 +82,8 @@ def read_position(
         try:
             own = system.identity(
                 context.incarnation,
-                place.topic_id,
-                place.number,
+                topic_partition.topic_id_bytes,
+                topic_partition.number,
                 mapped.identity_device,
                 mapped.inode,
             )
@@ -114,8 +117,8 @@ def _read_page(page: Page) -> Position | None:
     )
 
 
-def _position_at_close(place: Place, checkpointed: Checkpointed) -> Position:
-    key = (place.topic, place.number)
+def _position_at_close(topic_partition: TopicIdPartition, checkpointed: Checkpointed) -> Position:
+    key = (topic_partition.topic, topic_partition.number)
     start = checkpointed.starts.get(key, 0)
     end = max(start, checkpointed.ends.get(key, 0))
     high_watermark = max(start, min(checkpointed.high_watermarks.get(key, 0), end))

@@ -33,7 +33,7 @@ from embedlog.format.aborted_transactions import ENTRY_SIZE
 from embedlog.format.record_batch import Chain
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.recovery import producer_history
-from embedlog.partition.recovery.evidence import Run
+from embedlog.partition.recovery.evidence import BatchGaps
 from embedlog.partition.segment_info import published_after, published_empty, start_of
 from embedlog.partition.truncation.stable_offset import restate_stable_offset
 from embedlog.storage import file_names, files, locks
@@ -59,7 +59,7 @@ def find_remaining(directory: Path, base: int, size: int, offset: int) -> Remain
     """The valid batches in the first `size` bytes of a segment that end at or below `offset`."""
     path = file_names.segment_path(directory, base)
     chain = Chain(gaps_allowed=True)
-    run = Run(base)
+    batch_gaps = BatchGaps(base)
     log_end = base
     with files.opened(path) as fd:
         walk = segment.Walk(fd, path, chain, 0, size)
@@ -67,13 +67,13 @@ def find_remaining(directory: Path, base: int, size: int, offset: int) -> Remain
             ends = batches["base_offset"] + batches["last_offset_delta"] + 1
             kept_count = int(np.searchsorted(ends, offset, "right"))
             if kept_count:
-                run.add(batches[:kept_count])
+                batch_gaps.add(batches[:kept_count])
                 log_end = int(ends[kept_count - 1])
             if kept_count < len(batches):
                 position = int(batches["position"][kept_count])
                 digest = int(walk.before[kept_count])
-                return Remaining(position, log_end, digest, run.gapless)
-    return Remaining(walk.end, log_end, chain.digest, run.gapless)
+                return Remaining(position, log_end, digest, batch_gaps.gapless)
+    return Remaining(walk.end, log_end, chain.digest, batch_gaps.gapless)
 
 
 def begin(
@@ -127,7 +127,7 @@ def _complete(locked: LockedPartition, epoch: int | None, replica: Replica | Non
     publication = replication.read(page)
     if publication is None:
         raise StorageError("the control page is damaged", path=locked.path / file_names.PAGE)
-    published, present = publication
+    published, current_replica = publication
     if published.generation % 2 == 0 and _is_published(locked, published, kind, base, offset):
         if replica is not None:
             if epoch is not None:
@@ -148,11 +148,12 @@ def _complete(locked: LockedPartition, epoch: int | None, replica: Replica | Non
             after, index_bytes = _cut(locked, moving, base, offset)
         locked.state.forget_files()
         after = after._replace(
-            generation=moving.generation + 1, epoch=_cut_epochs(locked, kind, after, present)
+            generation=moving.generation + 1,
+            epoch=_cut_epochs(locked, kind, after, current_replica),
         )
-        if kind == system.CUT_LOST and present.role != ROLE_NONE:
+        if kind == system.CUT_LOST and current_replica.role != ROLE_NONE:
             replica = Replica()
-        elif present.role == ROLE_NONE and replica is None:
+        elif current_replica.role == ROLE_NONE and replica is None:
             after = after._replace(high_watermark=after.log_end)
         if epoch is not None:
             after = after._replace(epoch=epoch)
@@ -161,7 +162,7 @@ def _complete(locked: LockedPartition, epoch: int | None, replica: Replica | Non
             transaction_entries=len(index_bytes) // ENTRY_SIZE,
             transaction_digest=aborted_transactions.digest(index_bytes),
         )
-        after, replica = restate_stable_offset(after, replica or present, state)
+        after, replica = restate_stable_offset(after, replica or current_replica, state)
         files.sync_directory(locked.path)
         system.point("cut-done")
         page.add(system.WORD_CUTS, 1)
@@ -210,7 +211,7 @@ def _lower_durable(locked: LockedPartition, end: int, base: int) -> None:
     page = locked.page
     if page.word(system.WORD_DURABLE) > end:
         page.set(system.WORD_DURABLE, end)
-    DurableRecord(locked.path, locked.state.topic_id).lower(end, base, locked.mode)
+    DurableRecord(locked.path, locked.state.topic_id_bytes).lower(end, base, locked.mode)
     system.point("cut-durable")
 
 
@@ -306,7 +307,7 @@ def _cut_producers(locked: LockedPartition, base: int, end: int) -> bytes:
     return entries
 
 
-def _cut_epochs(locked: LockedPartition, kind: int, after: Published, present: Replica) -> int:
+def _cut_epochs(locked: LockedPartition, kind: int, after: Published, replica: Replica) -> int:
     """Remove the epochs of cut records; the epoch of the page after the cut."""
     if kind == system.CUT_ALL:
         locked.write_epochs(EpochCache())
@@ -315,7 +316,7 @@ def _cut_epochs(locked: LockedPartition, kind: int, after: Published, present: R
     before = list(epochs.entries)
     epochs.truncate_from_end(after.log_end)
     epoch = after.epoch
-    if kind == system.CUT_LOST and present.role == ROLE_NONE and not locked.state.context.in_set:
+    if kind == system.CUT_LOST and replica.role == ROLE_NONE and not locked.state.context.in_set:
         latest = before[-1][0] if before else -1
         epoch = max(latest, after.epoch) + 1
         epochs.assign(epoch, after.log_end)

@@ -25,7 +25,7 @@ from embedlog.errors import (
 from embedlog.replicas.decisions import promise
 from embedlog.replicas.decisions.decision_view import CHUNK_BYTES
 from embedlog.replicas.decisions.promise import Promise
-from embedlog.replicas.members.open_directories import DAMAGE
+from embedlog.replicas.members.open_directories import LOAD_ERRORS
 
 if TYPE_CHECKING:
     from embedlog.replicas.decisions.copies import Copy
@@ -135,12 +135,12 @@ def _cut_copy(copy: Copy, deadline_ns: int) -> bool:
         return False
     partition = open_copy.partition
 
-    def note_incomplete() -> None:
+    def write_incomplete() -> None:
         incomplete = Promise(_read_promised_term(open_copy), incomplete=True)
         promise.write(partition.path, incomplete, open_copy.mode)
         system.point("renew-noted")
 
-    partition.replica.restart(0, deadline_ns, note_incomplete)
+    partition.replica.restart(0, deadline_ns, write_incomplete)
     return True
 
 
@@ -175,6 +175,6 @@ def _find_load_problem(copy: Copy) -> EmbedlogError | None:
 
 
 def _is_damage(problem: EmbedlogError) -> bool:
-    return isinstance(problem, DAMAGE) or (
+    return isinstance(problem, LOAD_ERRORS) or (
         isinstance(problem, StorageError) and problem.errno == errno.ENOENT
     )

@@ -23,7 +23,7 @@ from embedlog.replicas.decisions import decision_view, promise, shared_records
 from embedlog.replicas.decisions.copies import Copy
 from embedlog.replicas.decisions.decision_session import CopyLeftOut, DecisionSession, OwnDecision
 from embedlog.replicas.decisions.decision_view import NO_TERM, DecisionView
-from embedlog.replicas.decisions.proposals import Decided, MakeEvent, Proposal, Steps
+from embedlog.replicas.decisions.proposals import Decision, MakeEvent, Proposal, Steps
 from embedlog.replicas.decisions.refusals import error_of
 from embedlog.replicas.decisions.shared_records import ShownRecords
 from embedlog.replicas.rules.events import Event, Refusal
@@ -103,16 +103,16 @@ class DecisionLog:
         """The error of each copy that was left out of the last decision, or that is detached."""
         return dict(self._away)
 
-    # ---- hints -----------------------------------------------------------------------------------
+    # ---- the newest state ------------------------------------------------------------------------
 
-    def hint(self) -> State:
+    def newest_state(self) -> State:
         """The state as one copy shows it, without a lock (QUORUM-7). At least as new as the last
         decision of this object.
         """
         return self.view().state
 
     def view(self) -> DecisionView:
-        """As `hint`, with the position and the term of the last record."""
+        """As `newest_state`, with the position and the term of the last record."""
         for copy, facts in self._rank_copies():
             if facts == self._shown[0]:
                 break
@@ -130,8 +130,8 @@ class DecisionLog:
         return self.last_view()
 
     def is_newest(self, state: State) -> bool:
-        """Whether a hint has all decisions that count: a majority of its voters has no record after
-        it.
+        """Whether a state has all decisions that count: a majority of its voters has no record
+        after it.
 
         Each record that counts is in the copies of a majority. So a majority without a later record
         shows that none counts. No lock is taken, so it may say no while another process decides.
@@ -186,7 +186,7 @@ class DecisionLog:
 
     def version(self) -> int:
         """A number that rises with each decision that a copy shows: cheap to compare before
-        `hint`.
+        `newest_state`.
         """
         high_watermarks = [facts[-1] for _, facts in self._rank_copies()]
         return max([self._view.position, *high_watermarks])
@@ -227,7 +227,7 @@ class DecisionLog:
         deadline_ns: int | None = None,
         *,
         reason: str = "",
-    ) -> Decided:
+    ) -> Decision:
         """Decide about the event that `make_event` derives from the newest state, and append the
         records.
 
@@ -240,7 +240,7 @@ class DecisionLog:
 
     def decide_all(
         self, steps: Sequence[MakeEvent], deadline_ns: int | None = None, *, reason: str = ""
-    ) -> Decided:
+    ) -> Decision:
         """As `decide`, for several events in one batch: each is derived from the state after the
         earlier ones.
         """
@@ -251,7 +251,7 @@ class DecisionLog:
 
     def propose(
         self, steps: Steps, deadline_ns: int | None = None, *, reason: str = ""
-    ) -> Decided | Refusal:
+    ) -> Decision | Refusal:
         """As `decide_all`, but returns the first refusal of a needed event; then no record of the
         events is written.
         """
@@ -282,7 +282,7 @@ class DecisionLog:
         *,
         forced: bool = False,
         leveling: bool = False,
-    ) -> Decided | Refusal:
+    ) -> Decision | Refusal:
         until_ns = self._deadline_of(deadline_ns)
         began_ns = system.boot_ns()
         with locks.holding(self._mutex, until_ns, "the decision log"):
@@ -318,7 +318,7 @@ class DecisionLog:
 
     def _decide_locked(
         self, steps: Steps, deadline_ns: int, *, forced: bool = False, leveling: bool = False
-    ) -> tuple[Decided | Refusal, State, tuple[Event, ...]]:
+    ) -> tuple[Decision | Refusal, State, tuple[Event, ...]]:
         """The outcome, the state before it, and the events."""
         with self._hold_session(deadline_ns) as session:
             session.forced = forced

@@ -25,7 +25,7 @@ from embedlog.replicas.decisions.copies import (
 )
 from embedlog.replicas.decisions.decision_view import NO_TERM, DecisionView
 from embedlog.replicas.decisions.promise import TERM_MAX
-from embedlog.replicas.decisions.proposals import Decided, Steps, derive
+from embedlog.replicas.decisions.proposals import Decision, Steps, derive
 from embedlog.replicas.decisions.shared_records import Unreadable
 from embedlog.replicas.members.directory_workers import LATER_NS, Work, run_together
 from embedlog.replicas.rules.events import Event, Refusal
@@ -225,7 +225,7 @@ class DecisionSession:
 
     # ---- the decision ----------------------------------------------------------------------------
 
-    def decide(self, steps: Steps) -> Decided | Refusal:
+    def decide(self, steps: Steps) -> Decision | Refusal:
         """Decide in the state of the most advanced copy. Raises CopyLeftOut after the failure of a
         copy.
         """
@@ -247,7 +247,7 @@ class DecisionSession:
             self.view = view
             if isinstance(records, Refusal):
                 return records
-            return Decided(view.state, (), derivation.others)
+            return Decision(view.state, (), derivation.others)
         after = apply_all(view.state, records)
         changes_voters = self._voters(after) != self._voters(view.state)
         if self.forced:
@@ -257,7 +257,7 @@ class DecisionSession:
             self.view = self._write((NoOp(),), best, view, continues)
             return self.decide(steps)
         self.view = self._write(records, best, view, continues)
-        return Decided(self.view.state, records, derivation.others)
+        return Decision(self.view.state, records, derivation.others)
 
     def _highest_term(self) -> int:
         return max(copy.highest_term for copy in self._counting.values())

@@ -30,7 +30,7 @@ class Steps(NamedTuple):
     others_max: int = 0  # of the others that are decided
 
 
-class Decided(NamedTuple):
+class Decision(NamedTuple):
     """The state after a decision, and its records: none if nothing had to change."""
 
     state: State
@@ -45,7 +45,7 @@ class Proposal(NamedTuple):
 
     events: tuple[Event, ...]
     before: State
-    outcome: Decided | Refusal
+    outcome: Decision | Refusal
     reason: str
     spent_s: float
 

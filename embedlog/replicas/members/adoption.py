@@ -105,8 +105,8 @@ def held_topics(directory: LogDirectory) -> tuple[HeldTopic, ...]:
         for number in topic.usable_numbers:
             path = directory.path / file_names.partition_name(topic.name, number)
             epochs.append(checkpoints.read_epochs(path / file_names.EPOCHS).latest_epoch + 1)
-        topic_id = UUID(bytes=topic.id_bytes)
-        topics.append(HeldTopic(topic.name, topic_id, tuple(epochs), dict(topic.config)))
+        topic_uuid = UUID(bytes=topic.id_bytes)
+        topics.append(HeldTopic(topic.name, topic_uuid, tuple(epochs), dict(topic.config)))
     return tuple(topics)
 
 

@@ -123,10 +123,10 @@ class Lane:
     def __init__(self, worker: DirectoryWorker) -> None:
         self._worker = worker
         self._jobs: SimpleQueue[_Job | _End | Callable[[], object]] = SimpleQueue()
-        self._alive = _thread.allocate_lock()  # held by the present thread
+        self._alive = _thread.allocate_lock()  # held by the current thread
         self._inside = 0  # the number of that thread
         self._native_id = 0  # its number in the system
-        self._since_ns = 0  # the begin of its present call; 0 between two calls
+        self._since_ns = 0  # the begin of its current call; 0 between two calls
         self._late_ns = 0  # that of the call that hangs, as a caller has found
         # the locks that the thread holds between two calls: it does not end meanwhile. Changed by
         # its calls only

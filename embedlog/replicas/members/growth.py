@@ -15,7 +15,7 @@
 - Either all directories with replicas have a rack, or none: otherwise no topic could be placed.
 - A retirement that was interrupted after its decision, or whose outcome was not known, is completed
   by the same call. This needs a directory that still has the node among its members. The retired
-  one is released if this process had opened it, and if it is of the present generation. One that
+  one is released if this process had opened it, and if it is of the current generation. One that
   was retired by force is refused for ever.
 """
 
@@ -47,7 +47,7 @@ from embedlog.replicas.members import (
 from embedlog.replicas.members import membership as members
 from embedlog.replicas.members.membership import Member, Membership
 from embedlog.replicas.moves import growing_targets, move_off
-from embedlog.replicas.rules.events import Event, ForceRetire, Place, Refusal, Retire
+from embedlog.replicas.rules.events import Event, ForceRetire, PartitionId, Refusal, Retire
 from embedlog.storage import file_names, files, location
 from embedlog.storage.identity import MetaProperties, id_bytes, new_id, read_meta, write_meta
 from embedlog.types import TopicPartition
@@ -86,9 +86,9 @@ class SetGrowth:
         deadline_ns = files.deadline_after(self._config.lock_timeout_ms / 1000)
         state = self._members.decisions.settle(deadline_ns)
         set_up.check_texts(path, rack)
-        present_node = self._find_node(path, state)
-        if present_node is not None:
-            return present_node
+        registered_node = self._find_node(path, state)
+        if registered_node is not None:
+            return registered_node
         if len(state.nodes) >= waits.DIRECTORIES_MAX:
             raise ReplicaSetError(
                 "the set has as many directories as it can have", expected=waits.DIRECTORIES_MAX
@@ -183,10 +183,10 @@ class SetGrowth:
         while missing:
             copies.check_progress(missing)
             version = self._members.version()
-            for tp, place in missing.items():
+            for tp, partition_id in missing.items():
                 report(copies.total - len(copies.find_missing()), copies.total)
                 with suppress(LeaderNotAvailableError, UnknownTopicOrPartitionError):
-                    self._assignments.tend(place, tp.topic, lambda: False)
+                    self._assignments.tend(partition_id, tp.topic, lambda: False)
             if copies.find_missing() == missing:
                 self._members.directories.wait(version, system.boot_ns() + WAIT_NS)
             missing = copies.find_missing()
@@ -200,7 +200,7 @@ class SetGrowth:
         """
         deadline_ns = files.deadline_after(self._config.lock_timeout_ms / 1000)
         decisions = self._members.decisions
-        state = decisions.hint() if force else decisions.settle(deadline_ns)
+        state = decisions.newest_state() if force else decisions.settle(deadline_ns)
         is_member = node in state.nodes
         if not is_member and not self._is_unfinished(node):
             raise ReplicaSetError(
@@ -263,7 +263,7 @@ class SetGrowth:
         """The directory that left the set in order, and still has its members, if this process has
         opened it.
         """
-        state = self._members.decisions.hint()
+        state = self._members.decisions.newest_state()
         unreleased = list[Path]()
         for path in self._members.directories.left_paths(node):
             own = members.inspect(path).membership
@@ -292,7 +292,7 @@ class SetGrowth:
 
     def record(self, deadline_ns: int) -> None:
         """Record the members in all open directories."""
-        state = self._members.decisions.hint()
+        state = self._members.decisions.newest_state()
         paths = [opened.path for opened in self._members.open_members()]
         registration.record_changes(
             paths, state, deadline_ns=deadline_ns, mode=self._config.file_mode
@@ -305,21 +305,21 @@ class GrowingCopies:
     def __init__(self, decisions: DecisionLog, factor: int) -> None:
         self._decisions = decisions
         self._factor = factor
-        self.total = len(decisions.hint().partitions)
+        self.total = len(decisions.newest_state().partitions)
         self._least = self.total + 1
         self._since_ns = system.boot_ns()
 
-    def find_missing(self) -> dict[TopicPartition, Place]:
+    def find_missing(self) -> dict[TopicPartition, PartitionId]:
         """These partitions at present."""
-        state = self._decisions.hint()
-        missing = dict[TopicPartition, Place]()
-        for place, partition in sorted(state.partitions.items()):
+        state = self._decisions.newest_state()
+        missing = dict[TopicPartition, PartitionId]()
+        for partition_id, partition in sorted(state.partitions.items()):
             if len(partition.isr) < self._factor:
-                topic_id, number = place
-                missing[TopicPartition(state.topics[topic_id].name, number)] = place
+                topic_uuid, number = partition_id
+                missing[TopicPartition(state.topics[topic_uuid].name, number)] = partition_id
         return missing
 
-    def check_progress(self, missing: Mapping[TopicPartition, Place]) -> None:
+    def check_progress(self, missing: Mapping[TopicPartition, PartitionId]) -> None:
         """Raises ReplicaSetError if no partition has got its replicas for some time."""
         now_ns = system.boot_ns()
         if len(missing) < self._least:
@@ -341,13 +341,13 @@ def _check_rack(state: State, path: Path, rack: str | None, *, replicas: bool) -
     """
     if not replicas:
         return
-    present_racks = [member.rack for member in state.nodes.values() if member.replicas]
-    if any((present is None) != (rack is None) for present in present_racks):
+    other_racks = [member.rack for member in state.nodes.values() if member.replicas]
+    if any((other_rack is None) != (rack is None) for other_rack in other_racks):
         raise ReplicaSetError(
             "either all directories of a set have a rack, or none",
             paths=[os.fspath(path)],
             found=rack,
-            expected="a rack" if any(present_racks) else "no rack",
+            expected="a rack" if any(other_racks) else "no rack",
         )
 
 

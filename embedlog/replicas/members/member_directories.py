@@ -167,7 +167,7 @@ def _set_steps(directory: LogDirectory, entered: list[EnteredDirectory], *, agai
             first,
             clean=state.clean and not again,
             mark_epoch=mark_epoch,
-            visited=state.foreign,
+            broker_wrote=state.broker_wrote,
             created_ns=state.created_ns(),
         )
 

@@ -81,7 +81,7 @@ class Membership(NamedTuple):
     prepared empty, to get the place of another one, and no registration of it is recorded yet.
 
     `openings`: an id for each opening of the directory by a first process. The first one is that of
-    the last recorded registration, the last one is the present one. Those between them may be
+    the last recorded registration, the last one is the current one. Those between them may be
     registered, too: their processes were killed before they recorded it, or reached no majority.
     `births`: the birth time of `embedlog.door` at each of them, or at the opening after the last
     orderly close, as far as it is known; a file of an earlier version has none.

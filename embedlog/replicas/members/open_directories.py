@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
     from embedlog.replicas.members.directory_workers import DirectoryWorker, DirectoryWorkers
     from embedlog.replicas.partition.copy_rate import CopyRate
-    from embedlog.replicas.rules.events import Place
+    from embedlog.replicas.rules.events import PartitionId
     from embedlog.replicas.rules.state import State
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ STORAGE: Final = frozenset(
 )
 UNDECIDED_NS: Final = 100_000_000
 # of what cannot be loaded
-DAMAGE: Final = (CorruptRecordError, ForeignDirectoryError, UnknownTopicOrPartitionError)
+LOAD_ERRORS: Final = (CorruptRecordError, ForeignDirectoryError, UnknownTopicOrPartitionError)
 QUIET_NS: Final = 60_000_000_000  # without a failure, after which the pauses begin again
 
 
@@ -93,7 +93,7 @@ class Limit:
         self._last_ns = now_ns
 
 
-class Damage:
+class DamagedReplica:
     """A replica that this process found damaged, or without its directory. `repair` limits the
     repairs.
     """
@@ -102,7 +102,7 @@ class Damage:
         self._findings = Limit()
         self.repair = Limit()
 
-    def note(self) -> None:
+    def begin_rest(self) -> None:
         """Do not use the replica for a while."""
         self._findings.count_change()
 
@@ -129,13 +129,16 @@ class ReplicaDirectory(Protocol):
 
     @property
     def path(self) -> Path: ...
-    def replica(self, place: Place, name: str, hint: Callable[[], State]) -> Partition:
-        """The open partition of a topic of this name; `hint` is asked about one that is not open.
+    def replica(
+        self, partition_id: PartitionId, name: str, newest_state: Callable[[], State]
+    ) -> Partition:
+        """The open partition of a topic of this name; `newest_state` is asked about one that is not
+        open.
 
         Raises UnknownTopicOrPartitionError, StorageError.
         """
 
-    def is_present(self, place: Place, name: str) -> bool:
+    def is_present(self, partition_id: PartitionId, name: str) -> bool:
         """Whether the partition is open here, so that nothing is made or read for it."""
 
     def is_loaded(self, topic: str, number: int) -> bool:
@@ -153,7 +156,7 @@ class ReplicaDirectory(Protocol):
     def check_place(self) -> None:
         """Raises StorageError if the directory was removed or replaced since it was opened."""
 
-    def renew(self, place: Place, state: State) -> bool:
+    def renew(self, partition_id: PartitionId, state: State) -> bool:
         """Set a partition aside that cannot be loaded, and make an empty one; False if it was
         loaded meanwhile.
         """
@@ -167,7 +170,7 @@ class OpenDirectory:
 
     node: int
     slot: int
-    incarnation: UUID
+    registration_id: UUID
     directory: ReplicaDirectory | None
     problem: str | None = None
     retry_ns: int = 0
@@ -218,26 +221,26 @@ class OpenDirectories:
         # opens the directories that other processes have added
         self.follow: Callable[[], None] = lambda: None
         # called after an append with acks=1
-        self.appended: Callable[[Place, str], None] = lambda place, topic: None
+        self.appended: Callable[[PartitionId, str], None] = lambda partition_id, topic: None
         self.rates = rates
         self.lag_ns = lag_time_ms * 1_000_000
         self._lock_wait_ns = min(lock_wait_ms, lag_time_ms) * 1_000_000
         self.changes = 0  # a change shows users that they must look again
         self._damaged: dict[tuple[int, str], str] = {}  # the problem by node and partition
         self._left: dict[Path, int] = {}  # the nodes of directories that have left the set
-        # elections that failed a short time ago, by place; None: there was no majority
-        self._undecided: dict[Place | None, FailedElection] = {}
+        # elections that failed a short time ago, by partition; None: there was no majority
+        self._undecided: dict[PartitionId | None, FailedElection] = {}
 
     def __iter__(self) -> Iterator[OpenDirectory]:
         return iter(list(self._directories.values()))
 
-    def undecided_reason(self, place: Place | None = None) -> str:
+    def undecided_reason(self, partition_id: PartitionId | None = None) -> str:
         """The reason why an election failed a short time ago, if nothing has changed since;
         otherwise empty.
 
-        Without a place: because there was no majority.
+        Without a partition: because there was no majority.
         """
-        undecided = self._undecided.get(place)
+        undecided = self._undecided.get(partition_id)
         if (
             undecided is None
             or undecided.change != (self.changes, self.version())
@@ -246,9 +249,9 @@ class OpenDirectories:
             return ""
         return undecided.reason
 
-    def note_undecided(self, place: Place | None, reason: str) -> None:
-        """An election found no majority, or no replica for a place."""
-        self._undecided[place] = FailedElection(
+    def note_undecided(self, partition_id: PartitionId | None, reason: str) -> None:
+        """An election found no majority, or no replica for a partition."""
+        self._undecided[partition_id] = FailedElection(
             (self.changes, self.version()), system.boot_ns() + UNDECIDED_NS, reason
         )
 

@@ -13,11 +13,11 @@ REPLICA-19).
   not closed in order, and has another one than at its registered opening, does not continue: it is
   a copy that was made while processes used the original. A copy continues with an opening of its
   own, which a request has registered. One that was closed in order stands for the directory: its
-  first opening takes the present birth time for those of before, and removes the clean mark after
+  first opening takes the current birth time for those of before, and removes the clean mark after
   that, so that it may crash at once.
 - A directory that does not continue is a stranger. It is away, with the command that helps:
-  `replace_directory` prepares an empty directory, which is registered as a foreign one and copied.
-  The only directory of a set is its own judge: it is registered as a foreign one. So are all
+  `replace_directory` prepares an empty directory, which is registered as a stranger and copied.
+  The only directory of a set is its own judge: it is registered as a stranger. So are all
   directories of a restored set, whose best logs lead.
 - A decision judges with the state that it is derived from, under the locks of the copies. It is not
   made if one of its directories is a stranger there: the directories are judged again.
@@ -56,7 +56,7 @@ from embedlog.replicas.rules.events import (
     HeldTopic,
     Identity,
     Observed,
-    Place,
+    PartitionId,
     Register,
 )
 from embedlog.replicas.rules.records import RegisterBroker
@@ -66,7 +66,7 @@ from embedlog.telemetry import log_messages
 
 logger = logging.getLogger("embedlog")
 
-Observe = Callable[[State], Mapping[Place, Observed]]
+Observe = Callable[[State], Mapping[PartitionId, Observed]]
 
 
 class StrangerFound(Exception):
@@ -79,15 +79,15 @@ class Opening(NamedTuple):
     """The state in which a process found a directory.
 
     `first`: no other process is in it. `clean`: it was closed in order, and `mark_epoch` is the
-    broker epoch of the clean mark. `visited`: a broker wrote here since. `created_ns`: the birth
-    time of `embedlog.door`; None if it is unknown.
+    broker epoch of the clean mark. `broker_wrote`: a broker wrote here since. `created_ns`: the
+    birth time of `embedlog.door`; None if it is unknown.
     """
 
     path: Path
     first: bool
     clean: bool
     mark_epoch: int = -1
-    visited: bool = False
+    broker_wrote: bool = False
     created_ns: int | None = None
 
 
@@ -122,7 +122,7 @@ def _is_fresh(opening: Opening, membership: Membership) -> bool:
     """Whether no process was in the directory since an orderly close that names its
     registration.
     """
-    is_unused = not (opening.visited or membership.alone or membership.replaces)
+    is_unused = not (opening.broker_wrote or membership.alone or membership.replaces)
     has_its_mark = opening.clean and is_unused and opening.mark_epoch == membership.broker_epoch
     is_registered = membership.registration_id == membership.registered_id
     return opening.first and has_its_mark and is_registered
@@ -134,9 +134,9 @@ def stand_for(opening: Opening, mode: int = 0o666) -> None:
     """
     membership = members.read(opening.path)
     if membership is not None and _is_fresh(opening, membership):
-        present = membership.with_birth(opening.created_ns)
-        if present != membership:
-            members.write(opening.path, present, mode)
+        current_membership = membership.with_birth(opening.created_ns)
+        if current_membership != membership:
+            members.write(opening.path, current_membership, mode)
 
 
 def enter(opening: Opening, mode: int = 0o666) -> EnteredDirectory | None:
@@ -157,7 +157,7 @@ def enter(opening: Opening, mode: int = 0o666) -> EnteredDirectory | None:
             mode,
             fresh=fresh,
             created_ns=opening.created_ns,
-            alone=opening.visited,
+            alone=opening.broker_wrote,
         )
     return EnteredDirectory(
         opening.path,
@@ -182,7 +182,7 @@ def strangeness(entered: EnteredDirectory, state: State) -> str:
         return ""
     if own.replaces:
         return _reason_to_give_way(entered, registered)
-    is_registered = registered.incarnation == own.registration_id
+    is_registered = registered.registration_id == own.registration_id
     if is_registered and own.openings and registered.opening == own.openings[-1]:
         return ""  # it was registered since it was entered
     if own.alone:
@@ -194,7 +194,7 @@ def strangeness(entered: EnteredDirectory, state: State) -> str:
             own.broker_epoch < registered.broker_epoch and not entered.fresh
         )
     else:
-        continues = registered.incarnation in (entered.previous_id, own.registered_id)
+        continues = registered.registration_id in (entered.previous_id, own.registered_id)
     if not continues:
         return "it was put back to an earlier copy, or is of another copy of the set"
     if not is_registered and entered.is_copy(registered.opening):
@@ -213,7 +213,7 @@ def _reason_to_give_way(prepared: EnteredDirectory, registered: RegisterBroker) 
         return ""
     try:
         own = members.read(path)
-        is_registered = own is not None and own.registration_id == registered.incarnation
+        is_registered = own is not None and own.registration_id == registered.registration_id
         is_in_use = is_registered and set_up.is_used(path)
     except EmbedlogError:  # it is lost
         return ""
@@ -228,14 +228,14 @@ def entry_in_file(path: Path, own: Membership) -> EnteredDirectory:
 
 
 def condition_of(entered: EnteredDirectory, state: State) -> Condition:
-    """How a registered directory that continues was found. REQUIRES a state that is no hint."""
+    """How a registered directory that continues was found. REQUIRES a state that counts."""
     own = entered.membership
     registered = state.nodes[entered.membership.node]
     is_registered = bool(own.openings) and registered.opening == own.openings[-1]
     begins = own.replaces and registered.opening not in own.openings
     if not is_registered and (begins or entered.restored or strangeness(entered, state)):
-        return Condition.FOREIGN
-    if own.registration_id == registered.incarnation:
+        return Condition.STRANGER
+    if own.registration_id == registered.registration_id:
         return Condition.COMPLETE
     return Condition.CRASHED
 
@@ -278,7 +278,7 @@ def register(
     state = decision.state
     for directory in entered:
         own = directory.membership
-        if conditions.get(own.node) is Condition.FOREIGN and not own.replaces:
+        if conditions.get(own.node) is Condition.STRANGER and not own.replaces:
             if directory.restored:
                 text = "the set begins from the given copies"
             else:
@@ -286,12 +286,12 @@ def register(
             logger.warning("%s: %s, node %d", text, directory.path, own.node)
         # of a directory that hangs since: its next registration repeats it
         with contextlib.suppress(StorageError):
-            run_at(directory.path, partial(_note_outcome, directory, state, deadline_ns, mode))
+            run_at(directory.path, partial(_record_outcome, directory, state, deadline_ns, mode))
     record_changes(opened, state, deadline_ns=deadline_ns, mode=mode, run_at=run_at)
     return state
 
 
-def _note_outcome(entered: EnteredDirectory, state: State, deadline_ns: int, mode: int) -> None:
+def _record_outcome(entered: EnteredDirectory, state: State, deadline_ns: int, mode: int) -> None:
     if try_to_record(entered.path, state, deadline_ns=deadline_ns, mode=mode, entered=entered):
         entered.outcome(True)
 
@@ -338,9 +338,9 @@ def record(
             cluster_generation=state.generation,
             highest_node=-1 if state.highest_node in state.nodes else state.highest_node,
         )
-        if registered.incarnation == own.registration_id:
+        if registered.registration_id == own.registration_id:
             new = new._replace(
-                registered_id=registered.incarnation,
+                registered_id=registered.registration_id,
                 broker_epoch=registered.broker_epoch,
                 alone=False,
                 replaces=False,
@@ -400,7 +400,7 @@ def _step_of(
             node=membership.node,
             cluster_id=membership.cluster_id,
             directory=directory_id,
-            incarnation=membership.registration_id,
+            registration_id=membership.registration_id,
             path=str(directory.path),
             rack=member.rack,
             generation=generation,

@@ -125,8 +125,8 @@ def _check_place(set_members: SetMembers, state: State, node: int, path: Path) -
 def _check_records(state: State, node: int) -> None:
     """Raises ReplicaSetError if partitions have no other replica with all their records."""
     alone = [
-        f"{state.topics[topic_id].name}-{number}"
-        for (topic_id, number), partition in sorted(state.partitions.items())
+        f"{state.topics[topic_uuid].name}-{number}"
+        for (topic_uuid, number), partition in sorted(state.partitions.items())
         if node in partition.replicas and not ({*partition.isr, *partition.elr} - {node})
     ]
     if alone:

@@ -32,7 +32,7 @@ from embedlog.topic import Topic
 if TYPE_CHECKING:
     from embedlog.engine.log_directory import LogDirectory
     from embedlog.partition.partition import Partition
-    from embedlog.replicas.rules.events import Place
+    from embedlog.replicas.rules.events import PartitionId
     from embedlog.replicas.rules.state import State
     from embedlog.types import TopicPartition
 
@@ -50,24 +50,26 @@ class SetDirectory:
     def path(self) -> Path:
         return self.log_directory.path
 
-    def replica(self, place: Place, name: str, hint: Callable[[], State]) -> Partition:
+    def replica(
+        self, partition_id: PartitionId, name: str, newest_state: Callable[[], State]
+    ) -> Partition:
         """The open partition, made if it is decided and absent here. Raises
         UnknownTopicOrPartitionError, StorageError.
 
         An open one needs no look at the decisions: the process that retires it marks its page.
         """
-        partition = self.find_open(place, name)
+        partition = self.find_open(partition_id, name)
         if partition is not None and not partition.deleted:
             return partition
-        return self._open_decided(place, hint())
+        return self._open_decided(partition_id, newest_state())
 
-    def _open_decided(self, place: Place, state: State) -> Partition:
-        topic_id, number = place
-        decided = state.topics.get(topic_id)
+    def _open_decided(self, partition_id: PartitionId, state: State) -> Partition:
+        topic_uuid, number = partition_id
+        decided = state.topics.get(topic_uuid)
         if decided is None:
-            raise UnknownTopicOrPartitionError(f"no topic has the id {topic_id}", path=self.path)
+            raise UnknownTopicOrPartitionError(f"no topic has the id {topic_uuid}", path=self.path)
         earlier = self.log_directory.partitions.get((decided.name, number))
-        assigned = state.partitions.get((topic_id, number))
+        assigned = state.partitions.get((topic_uuid, number))
         if assigned is None or self.node not in assigned.replicas:
             raise UnknownTopicOrPartitionError(
                 f"no replica of {decided.name}-{number} is here", path=self.path
@@ -83,7 +85,7 @@ class SetDirectory:
             is_retired
             or topic is None
             or not topic.is_finished
-            or topic.id_bytes != topic_id.bytes
+            or topic.id_bytes != topic_uuid.bytes
             or number not in topic.usable_numbers
         ):
             if self.log_directory.read_only:
@@ -91,12 +93,12 @@ class SetDirectory:
                 raise UnknownTopicOrPartitionError(
                     f"no replica of {name} is here", path=self.path / name
                 )
-            topic = self._make_topic(topic_of(state, topic_id, self.node))
+            topic = self._make_topic(topic_of(state, topic_uuid, self.node))
         return self.log_directory.partition_of(topic, number)
 
-    def is_present(self, place: Place, name: str) -> bool:
+    def is_present(self, partition_id: PartitionId, name: str) -> bool:
         """Whether the partition is open here, so that nothing is made or read for it."""
-        partition = self.find_open(place, name)
+        partition = self.find_open(partition_id, name)
         return partition is not None and not partition.deleted
 
     def is_loaded(self, topic: str, number: int) -> bool:
@@ -112,20 +114,20 @@ class SetDirectory:
         changes = self.log_directory.topic_changes
         registry = self.log_directory.registry
         with changes.begin():
-            present = registry.get(topic.name)
-            if present is not None and present.topic_id != topic.topic_id:
-                self._delete(present)
+            current_topic = registry.get(topic.name)
+            if current_topic is not None and current_topic.topic_id != topic.topic_id:
+                self._delete(current_topic)
             changes.finish_drops(topic)
             registry.put(topic)
             return changes.finish_creation(topic)
 
-    def retire(self, name: str, topic_id: UUID) -> None:
+    def retire(self, name: str, topic_uuid: UUID) -> None:
         """Retire the partitions of a topic that a decision deleted."""
         changes = self.log_directory.topic_changes
         registry = self.log_directory.registry
         with changes.begin():
             topic = registry.get(name)
-            if topic is not None and topic.id_bytes == topic_id.bytes:
+            if topic is not None and topic.id_bytes == topic_uuid.bytes:
                 self._delete(topic)
 
     def undecided_topics(
@@ -139,17 +141,17 @@ class SetDirectory:
         for topic in self.log_directory.registry.all():
             if topic.name == LOG:
                 continue
-            topic_id = UUID(bytes=topic.id_bytes)
-            if topic_id not in state.topics and (names is None or topic.name in names):
-                undecided.add((topic.name, topic_id))
+            topic_uuid = UUID(bytes=topic.id_bytes)
+            if topic_uuid not in state.topics and (names is None or topic.name in names):
+                undecided.add((topic.name, topic_uuid))
         return undecided
 
-    def note_settings(self, state: State) -> None:
+    def write_settings(self, state: State) -> None:
         """Write the decided settings of the topics here to the file of topics, for a later use
         without the set.
         """
         registry = self.log_directory.registry
-        ids = {id_text(topic_id.bytes): topic_id for topic_id in state.topics}
+        ids = {id_text(topic_uuid.bytes): topic_uuid for topic_uuid in state.topics}
         decided = [
             (topic, topic_of(state, ids[topic.topic_id]).config)
             for topic in registry.all()
@@ -160,14 +162,14 @@ class SetDirectory:
         with self.log_directory.topic_changes.begin():
             for topic, config in decided:
                 # another process may have changed the topic meanwhile
-                present = registry.get(topic.name)
+                current_topic = registry.get(topic.name)
                 if (
-                    present is not None
-                    and present.topic_id == topic.topic_id
-                    and present.is_finished
-                    and present.config != config
+                    current_topic is not None
+                    and current_topic.topic_id == topic.topic_id
+                    and current_topic.is_finished
+                    and current_topic.config != config
                 ):
-                    registry.put(present._replace(config=config))
+                    registry.put(current_topic._replace(config=config))
 
     def unassigned_partitions(self, state: State) -> list[tuple[UUID, int]]:
         """The partitions of decided topics that have a directory here, although no decision assigns
@@ -175,38 +177,38 @@ class SetDirectory:
         """
         changes = self.log_directory.topic_changes
         unassigned = list[tuple[UUID, int]]()
-        for topic_id in state.topics:
-            for number in changes.numbers_of(topic_of(state, topic_id)):
-                partition = state.partitions.get((topic_id, number))
+        for topic_uuid in state.topics:
+            for number in changes.numbers_of(topic_of(state, topic_uuid)):
+                partition = state.partitions.get((topic_uuid, number))
                 if partition is not None and self.node not in partition.replicas:
-                    unassigned.append((topic_id, number))
+                    unassigned.append((topic_uuid, number))
         return unassigned
 
-    def drop(self, place: tuple[UUID, int], state: State) -> bool:
+    def drop(self, partition_id: tuple[UUID, int], state: State) -> bool:
         """Remove a partition that the settled state does not assign to this node (REPLICA-24);
         False if it stays.
         """
-        topic_id, number = place
+        topic_uuid, number = partition_id
         changes = self.log_directory.topic_changes
         with changes.begin():
             return changes.drop_partition(
-                topic_of(state, topic_id), number, state.partitions[place].leader_epoch
+                topic_of(state, topic_uuid), number, state.partitions[partition_id].leader_epoch
             )
 
     def check_place(self) -> None:
         """Raises StorageError if the directory or its lock file was removed or replaced."""
         self.log_directory.directory.check_lock()
 
-    def renew(self, place: tuple[UUID, int], state: State) -> bool:
+    def renew(self, partition_id: tuple[UUID, int], state: State) -> bool:
         """Set a replica aside that cannot be loaded, and make an empty one; False if it was loaded
         meanwhile.
 
         REQUIRES that a settled decision removed it from ISR and ELR. Raises LockTimeoutError,
         StorageError.
         """
-        topic_id, number = place
+        topic_uuid, number = partition_id
         changes = self.log_directory.topic_changes
-        topic = topic_of(state, topic_id)
+        topic = topic_of(state, topic_uuid)
         mode = self.log_directory.config.file_mode
         with changes.begin():
             is_renewed = changes.renew_partition(topic, number, partial(dirty_mark.put, mode=mode))
@@ -227,15 +229,15 @@ class SetDirectory:
         self.log_directory.forget_partition(LOG, 0)
         return is_renewed
 
-    def find_open(self, place: Place, name: str) -> Partition | None:
+    def find_open(self, partition_id: PartitionId, name: str) -> Partition | None:
         """The partition if it is open here."""
-        topic_id, number = place
+        topic_uuid, number = partition_id
         partition = self.log_directory.partitions.get((name, number))
-        if partition is None or partition.topic_id != topic_id.bytes or partition.closed:
+        if partition is None or partition.topic_id_bytes != topic_uuid.bytes or partition.closed:
             return None
         return partition
 
-    def note_starts(self, partitions: Iterable[TopicPartition]) -> None:
+    def write_starts(self, partitions: Iterable[TopicPartition]) -> None:
         """Write the log starts of these partitions here to the checkpoint, under the directory
         lock. Raises StorageError.
         """
@@ -304,21 +306,21 @@ def _is_empty(copy: Partition) -> bool:
         return False
 
 
-def topic_of(state: State, topic_id: UUID, node: int | None = None) -> Topic:
+def topic_of(state: State, topic_uuid: UUID, node: int | None = None) -> Topic:
     """A decided topic; with a node, as the directory of this node holds it: to be made, and with
     its numbers only.
     """
-    decided = state.topics[topic_id]
-    partitions = state.partitions_of(topic_id)
+    decided = state.topics[topic_uuid]
+    partitions = state.partitions_of(topic_uuid)
     config = {
         name: text
         for (kind, resource, name), text in state.settings.items()
         if (kind, resource) == (TOPIC, decided.name)
     }
     if node is None:
-        return Topic(decided.name, id_text(topic_id.bytes), len(partitions), config)
+        return Topic(decided.name, id_text(topic_uuid.bytes), len(partitions), config)
     numbers = tuple(partition.number for partition in partitions if node in partition.replicas)
     only = () if len(numbers) == len(partitions) else numbers
     return Topic(
-        decided.name, id_text(topic_id.bytes), len(partitions), config, "creating", only=only
+        decided.name, id_text(topic_uuid.bytes), len(partitions), config, "creating", only=only
     )

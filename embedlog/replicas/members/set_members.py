@@ -23,7 +23,7 @@ registration, failure and return.
   file of members need not have its registration.
 - A directory that another process added is opened before its first use. A reader registers nothing.
 - A set of which no majority continues begins again from all of its directories, by request only.
-  Each of them is registered as a foreign one, so that the best log of each partition leads.
+  Each of them is registered as a stranger, so that the best log of each partition leads.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from embedlog.replicas.members.directory_workers import DECISIONS, DirectoryWork
 from embedlog.replicas.members.judgement import Judgement
 from embedlog.replicas.members.member_directories import MakeDirectory, MemberPlaces, OpenMember
 from embedlog.replicas.members.membership import Member
-from embedlog.replicas.members.open_directories import DAMAGE, OpenDirectories, OpenDirectory
+from embedlog.replicas.members.open_directories import LOAD_ERRORS, OpenDirectories, OpenDirectory
 from embedlog.replicas.members.registration import EnteredDirectory
 from embedlog.replicas.observation import topics_words
 from embedlog.replicas.partition.partition_replicas import PartitionReplicas
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from embedlog.config.topic import LogConfig
     from embedlog.engine.log_directory import LogDirectory
     from embedlog.replicas.members.membership import CheckedSet, Membership
-    from embedlog.replicas.rules.events import HeldTopic, Observed, Place
+    from embedlog.replicas.rules.events import HeldTopic, Observed, PartitionId
     from embedlog.replicas.rules.state import State
 
 logger = logging.getLogger("embedlog")
@@ -244,7 +244,7 @@ class SetMembers:
         self._unjudged = set(self._opened)
         self._judge()
         deadline_ns = self._deadline()
-        state = self.decisions.hint()
+        state = self.decisions.newest_state()
         config = self._config
         self._places.end_opening({*nodes, *written.nodes, *state.nodes})
         self.directories = OpenDirectories(
@@ -275,7 +275,7 @@ class SetMembers:
                 "here: %s",
                 problem,
             )
-        self._state = self.decisions.hint()
+        self._state = self.decisions.newest_state()
 
     def _all_directories(self, state: State) -> list[OpenDirectory]:
         """All directories of the set; those that this process has not opened are away."""
@@ -286,7 +286,7 @@ class SetMembers:
                 away = OpenDirectory(
                     node,
                     registered.slot,
-                    registered.incarnation,
+                    registered.registration_id,
                     directory=None,
                     problem=self._away.get(registered.path, "not opened"),
                     since_ms=now_ms,
@@ -310,7 +310,7 @@ class SetMembers:
                 continue
             log_directory = opened.directory.log_directory
             log_directory.context.node_slot = registered.slot
-            if registered.incarnation == opened.entered.membership.registration_id:
+            if registered.registration_id == opened.entered.membership.registration_id:
                 log_directory.directory.broker_epoch = registered.broker_epoch
         self.changed(self.log_directories())
 
@@ -320,8 +320,8 @@ class SetMembers:
 
     def open_members(self) -> list[OpenMember]:
         """The open directories, by node."""
-        present = self._opened.copy()  # one step: another thread may remove a directory meanwhile
-        return [present[node] for node in sorted(present)]
+        opened = self._opened.copy()  # one step: another thread may remove a directory meanwhile
+        return [opened[node] for node in sorted(opened)]
 
     def failure_of(self, directory: LogDirectory) -> str | None:
         """The reason for which an open directory is not used now."""
@@ -420,7 +420,7 @@ class SetMembers:
             return
         for opened in self._opened.values():
             opened.directory.log_directory.directory.broker_epoch = -1  # if this is interrupted
-        nodes = self.decisions.hint().nodes
+        nodes = self.decisions.newest_state().nodes
         for node, opened in self._opened.items():
             registered = nodes.get(node)
             own = opened.entered.membership
@@ -430,7 +430,7 @@ class SetMembers:
                 continue
             if (
                 registered is not None
-                and registered.incarnation == own.registration_id
+                and registered.registration_id == own.registration_id
                 and node not in self._uncertain
                 and directory.is_registration_known
             ):
@@ -468,7 +468,7 @@ class SetMembers:
         for node in sorted(self._unregistered):
             worker = self.workers.worker_of(self._opened[node].path)
             if worker.is_hanging:
-                self._set_aside(node, worker.hang_error(), self.decisions.hint())
+                self._set_aside(node, worker.hang_error(), self.decisions.newest_state())
 
     def _register_judged(self, deadline_ns: int) -> None:
         """Judge the directories, and register those that continue. Raises as `_register`, and
@@ -516,18 +516,18 @@ class SetMembers:
             # the next decision repeats it
             with contextlib.suppress(NotEnoughDirectoriesError, LockTimeoutError):
                 self.decisions.level(deadline_ns)
-        present = {member.node for member in self.directories}
+        opened_nodes = {member.node for member in self.directories}
         changed = [
             member
             for member in self._all_directories(state)
-            if member.node in nodes or member.node not in present
+            if member.node in nodes or member.node not in opened_nodes
         ]
         self.directories.put(changed)
         self._use_registered(state)
 
     def _held_topics(self) -> tuple[HeldTopic, ...]:
         """The topics of the only directory, before the first decision."""
-        if len(self._opened) > 1 or self.decisions.hint().nodes:
+        if len(self._opened) > 1 or self.decisions.newest_state().nodes:
             return ()
         return adoption.held_topics(self.log_directories()[0])
 
@@ -539,7 +539,7 @@ class SetMembers:
         Raises ReplicaSetError if none continues, or if a set is to begin again that continues.
         """
         views = self.decisions.read_views(opened.copy for opened in self._opened.values())
-        entered = {node: self._present_entry(opened) for node, opened in self._opened.items()}
+        entered = {node: self._current_entry(opened) for node, opened in self._opened.items()}
         if self._restored:
             judgement.check_restored(
                 judgement.judge(entered, views, self._is_continued_by), entered
@@ -604,7 +604,7 @@ class SetMembers:
             return False
         return self.decisions.is_continued(self._opened[earlier].copy, self._opened[node].copy)
 
-    def _present_entry(self, opened: OpenMember) -> EnteredDirectory:
+    def _current_entry(self, opened: OpenMember) -> EnteredDirectory:
         """What a directory is judged by. Another process may have registered it since a reader
         opened it.
         """
@@ -661,7 +661,7 @@ class SetMembers:
 
     def _drop_retired(self, deadline_ns: int) -> None:
         """End the use of directories that were registered once, and have left the set since."""
-        state = self.decisions.hint()
+        state = self.decisions.newest_state()
         registered = set[int]()
         for node in self._unregistered:
             own = self._opened[node].entered.membership
@@ -677,19 +677,19 @@ class SetMembers:
                 ReplicaSetError("the directory has left the set", path=path, found=f"node {node}"),
             )
 
-    def observe_replicas(self, state: State) -> Mapping[Place, Observed]:
+    def observe_replicas(self, state: State) -> Mapping[PartitionId, Observed]:
         """The replicas of all partitions that this process reaches. A damaged one that is the whole
         ISR is not reached.
         """
-        observations: dict[Place, Observed] = {}
-        for place, partition in state.partitions.items():
-            topic_id, _ = place
+        observations: dict[PartitionId, Observed] = {}
+        for partition_id, partition in state.partitions.items():
+            topic_uuid, _ = partition_id
             replicas = PartitionReplicas(
-                self.directories, self.decisions, place, state.topics[topic_id].name
+                self.directories, self.decisions, partition_id, state.topics[topic_uuid].name
             )
             try:
-                observations[place] = replicas.leaders.observe_replicas(partition)
-            except DAMAGE as problem:  # each access to this partition meets it again
+                observations[partition_id] = replicas.leaders.observe_replicas(partition)
+            except LOAD_ERRORS as problem:  # each access to this partition meets it again
                 logger.warning(
                     "the only replica of %s that is in sync is damaged: %s", replicas.name, problem
                 )
@@ -704,7 +704,7 @@ class SetMembers:
             self._take(opened)
             self.decisions.attach(opened.copy)
             self._unregistered.add(opened.node)
-            self.directories.put([self._open_directory_of(opened, self.decisions.hint())])
+            self.directories.put([self._open_directory_of(opened, self.decisions.newest_state())])
             try:
                 self._register(deadline_ns)
             except BaseException:
@@ -745,7 +745,7 @@ class SetMembers:
         Raises as `_register`, and ReplicaSetError if another process uses the lost directory again.
         """
         with locks.holding(self._mutex, deadline_ns, "the directories of the set"):
-            self._open_in_place(node, path, self.decisions.hint())
+            self._open_in_place(node, path, self.decisions.newest_state())
             self._register(deadline_ns)
             if node not in self._opened:
                 reason = self._away.get(str(path), "the directory has left the set")
@@ -765,21 +765,21 @@ class SetMembers:
             # a decision fails no directory that it does not reach
             if by_hand or self.directories.undecided_reason():
                 self.directories.fail_replaced()
-        state = self.decisions.hint()
+        state = self.decisions.newest_state()
         now_ns = system.boot_ns()
         has_failed = any(member.problem is not None for member in self.directories)
         if state is self._state and not has_failed and not self._unregistered:
             return
         with locks.holding(self._mutex, self._deadline(), "the directories of the set"):
             # another thread may have registered directories meanwhile
-            state = self.decisions.hint()
+            state = self.decisions.newest_state()
             self._follow(state)
             for member in list(self.directories):
                 if self._read_only and member.directory is not None:
                     continue  # it is used again after its pause
                 registered = state.nodes.get(member.node)
                 is_replaced = (
-                    registered is not None and registered.incarnation != member.incarnation
+                    registered is not None and registered.registration_id != member.registration_id
                 )
                 if member.problem is None:
                     is_due = is_replaced and member.node not in self._unregistered
@@ -819,17 +819,17 @@ class SetMembers:
         """Add the directories that other processes have added to the set, and forget those that
         have left it.
         """
-        present = {member.node for member in self.directories}
+        opened_nodes = {member.node for member in self.directories}
         self.directories.put(
             [
                 member
                 for member in self._all_directories(state)
-                if member.node not in present and member.directory is None
+                if member.node not in opened_nodes and member.directory is None
             ]
         )
         if not state.nodes:
             return
-        for node in present - set(state.nodes):
+        for node in opened_nodes - set(state.nodes):
             self.forget(node)
 
     def forget(self, node: int) -> None:
@@ -886,7 +886,7 @@ class SetMembers:
             members_path = path / file_names.REPLICAS
             if not self.workers.run_at(path, partial(files.exists, members_path)):
                 path = None  # another process has given its place to a directory elsewhere
-        path = self._places.find(member, self.open_members(), path, registered.incarnation)
+        path = self._places.find(member, self.open_members(), path, registered.registration_id)
         own = self.workers.run_at(path, partial(members.read, path))
         if own is not None and registration.is_judged(state):
             reason = registration.strangeness(registration.entry_in_file(path, own), state)

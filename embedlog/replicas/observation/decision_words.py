@@ -23,14 +23,14 @@ from embedlog.replicas.decisions.decision_view import (
 from embedlog.replicas.rules.records import (
     NO_LEADER,
     TOPIC,
-    Config,
+    DecidedConfig,
+    DecidedPartition,
+    DecidedTopic,
     NoOp,
-    Partition,
     Record,
     RegisterBroker,
     RemoveTopic,
     Tombstone,
-    Topic,
     UnregisterBroker,
 )
 from embedlog.replicas.rules.state import State, apply_all
@@ -57,7 +57,7 @@ class RecentDecision(NamedTuple):
     changes: tuple[str, ...]
 
 
-def recent(copy: DecisionCopy, cluster_id: str, most: int = RECENT) -> list[RecentDecision]:
+def recent(copy: DecisionCopy, cluster_id: str, count_max: int = RECENT) -> list[RecentDecision]:
     """The last decisions that a copy shows, without those that change nothing. Raises
     CorruptRecordError, StorageError.
     """
@@ -76,7 +76,7 @@ def recent(copy: DecisionCopy, cluster_id: str, most: int = RECENT) -> list[Rece
         with in_file(chunk.path, chunk.position):
             batches += _batches_of(chunk, position)
         position = chunk.next_offset
-    shown = [batch for batch in batches if _has_change(batch)][-most:]
+    shown = [batch for batch in batches if _has_change(batch)][-count_max:]
     first_shown = shown[0].offset if shown else 0
     earlier_records = [
         record for batch in batches if batch.offset < first_shown for record in batch.records
@@ -122,9 +122,9 @@ def changes(before: State, records: Iterable[Record]) -> tuple[str, ...]:
     """What the records of one decision change, in words."""
     every = tuple(records)
     new_topics = {
-        record.topic_id: record
+        record.topic_uuid: record
         for record in every
-        if isinstance(record, Topic) and record.topic_id not in before.topics
+        if isinstance(record, DecidedTopic) and record.topic_uuid not in before.topics
     }
     after = apply_all(before, every)
     texts = list[str]()
@@ -137,12 +137,12 @@ def changes(before: State, records: Iterable[Record]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _is_of_new_topic(record: Record, new_topics: dict[UUID, Topic]) -> bool:
+def _is_of_new_topic(record: Record, new_topics: dict[UUID, DecidedTopic]) -> bool:
     """Whether the record belongs to the creation of a topic."""
-    if isinstance(record, Partition):
-        return record.topic_id in new_topics
+    if isinstance(record, DecidedPartition):
+        return record.topic_uuid in new_topics
     return (
-        isinstance(record, Config)
+        isinstance(record, DecidedConfig)
         and record.kind == TOPIC
         and record.resource in {topic.name for topic in new_topics.values()}
     )
@@ -150,15 +150,15 @@ def _is_of_new_topic(record: Record, new_topics: dict[UUID, Topic]) -> bool:
 
 def _describe(before: State, after: State, record: Record) -> str | None:
     match record:
-        case Topic():
-            count = len(after.partitions_of(record.topic_id))
+        case DecidedTopic():
+            count = len(after.partitions_of(record.topic_uuid))
             return f"topic {record.name} created, {count} partition{'s' * (count != 1)}"
         case RemoveTopic():
-            topic = before.topics.get(record.topic_id)
-            return f"topic {topic.name if topic else record.topic_id} deleted"
-        case Partition():
+            topic = before.topics.get(record.topic_uuid)
+            return f"topic {topic.name if topic else record.topic_uuid} deleted"
+        case DecidedPartition():
             return partition_change(before, record, name_of(after, record))
-        case Config():
+        case DecidedConfig():
             return _describe_setting(before, record)
         case RegisterBroker():
             return _describe_registration(before, record)
@@ -168,15 +168,15 @@ def _describe(before: State, after: State, record: Record) -> str | None:
             return None
 
 
-def name_of(state: State, record: Partition) -> str:
+def name_of(state: State, record: DecidedPartition) -> str:
     """The partition as `topic-number`."""
-    topic = state.topics.get(record.topic_id)
-    return f"{topic.name if topic else record.topic_id}-{record.number}"
+    topic = state.topics.get(record.topic_uuid)
+    return f"{topic.name if topic else record.topic_uuid}-{record.number}"
 
 
-def partition_change(before: State, new: Partition, name: str) -> str | None:
+def partition_change(before: State, new: DecidedPartition, name: str) -> str | None:
     """The change of one partition; None if it has none."""
-    old = before.partitions.get((new.topic_id, new.number))
+    old = before.partitions.get((new.topic_uuid, new.number))
     if old is None:
         leader = "no leader" if new.leader == NO_LEADER else f"leader {new.leader}"
         return (
@@ -186,7 +186,7 @@ def partition_change(before: State, new: Partition, name: str) -> str | None:
     parts = [main_change(old, new)]
     lists = (
         ("ELR", old.elr, new.elr),
-        ("foreign", old.foreign, new.foreign),
+        ("foreign", old.strangers, new.strangers),
         ("adding", old.adding, new.adding),
         ("removing", old.removing, new.removing),
     )
@@ -197,7 +197,7 @@ def partition_change(before: State, new: Partition, name: str) -> str | None:
     return f"{name}: {text}" if text else None
 
 
-def main_change(old: Partition, new: Partition) -> str:
+def main_change(old: DecidedPartition, new: DecidedPartition) -> str:
     """The change of leader, ISR and assignment of a partition; empty if all of them are
     unchanged.
     """
@@ -219,7 +219,7 @@ def _leader(node: int) -> str:
     return "none" if node == NO_LEADER else str(node)
 
 
-def _describe_setting(before: State, record: Config) -> str:
+def _describe_setting(before: State, record: DecidedConfig) -> str:
     if record.kind == TOPIC:
         subject = f"topic {record.resource}"
     elif record.resource:
@@ -239,7 +239,7 @@ def _describe_registration(before: State, record: RegisterBroker) -> str | None:
         kind = "" if record.replicas else " as a witness"
         return f"node {record.node} registered{kind}: {record.path}"
     parts = []
-    if old.incarnation != record.incarnation:
+    if old.registration_id != record.registration_id:
         parts.append("a new registration id")
     if old.path != record.path:
         parts.append(f"path {old.path} -> {record.path}")

@@ -27,8 +27,8 @@ from embedlog.errors import (
 from embedlog.format.record_columns import LOG_APPEND_TIME
 from embedlog.partition.replication.replica_position import (
     Checkpointed,
-    Place,
     Position,
+    TopicIdPartition,
     read_position,
 )
 from embedlog.replicas.members import membership as members
@@ -45,7 +45,7 @@ class DirectoryObservation(NamedTuple):
     those of the partition directories.
     """
 
-    positions: dict[Place, Position | None]
+    positions: dict[TopicIdPartition, Position | None]
     partition_names: frozenset[str]
     device: int
     membership: Membership | None
@@ -60,7 +60,9 @@ class Missing(NamedTuple):
     first_ms: int
 
 
-def observe(directory: LogDirectory, places: Iterable[Place]) -> DirectoryObservation:
+def observe(
+    directory: LogDirectory, topic_partitions: Iterable[TopicIdPartition]
+) -> DirectoryObservation:
     """Read a directory. Raises StorageError if it was removed or replaced,
     ForeignDirectoryError.
     """
@@ -80,41 +82,46 @@ def observe(directory: LogDirectory, places: Iterable[Place]) -> DirectoryObserv
     )
     checkpoints = Checkpointed.read(directory.path)
     positions = {
-        place: _read_position(directory, place, checkpoints)
-        for place in places
-        if file_names.partition_name(place.topic, place.number) in partition_names
+        topic_partition: _read_position(directory, topic_partition, checkpoints)
+        for topic_partition in topic_partitions
+        if file_names.partition_name(topic_partition.topic, topic_partition.number)
+        in partition_names
     }
     return DirectoryObservation(positions, partition_names, facts.device, membership)
 
 
 def _read_position(
-    directory: LogDirectory, place: Place, checkpoints: Checkpointed
+    directory: LogDirectory, topic_partition: TopicIdPartition, checkpoints: Checkpointed
 ) -> Position | None:
-    opened = directory.partitions.get((place.topic, place.number))
+    opened = directory.partitions.get((topic_partition.topic, topic_partition.number))
     page = None
-    if opened is not None and opened.topic_id == place.topic_id and not opened.closed:
+    if (
+        opened is not None
+        and opened.topic_id_bytes == topic_partition.topic_id_bytes
+        and not opened.closed
+    ):
         page = opened.mapped_page
     # damage is that of this partition only
     with contextlib.suppress(
         CorruptRecordError, UnknownTopicOrPartitionError, UnsupportedFormatError
     ):
-        known_position = read_position(directory.context, place, page, checkpoints)
+        known_position = read_position(directory.context, topic_partition, page, checkpoints)
         if known_position is None and directory.read_only:
-            now = directory.partition(place.topic, place.number).published()
+            now = directory.partition(topic_partition.topic, topic_partition.number).published()
             return Position(now.log_start, now.log_end, now.high_watermark, now.log_end, now.epoch)
         return known_position
     return None
 
 
 def measure_missing(
-    directory: LogDirectory, ends: Sequence[tuple[Place, int]]
-) -> dict[tuple[Place, int], Missing]:
+    directory: LogDirectory, ends: Sequence[tuple[TopicIdPartition, int]]
+) -> dict[tuple[TopicIdPartition, int], Missing]:
     """The records from each offset on, in the leader's log. What cannot be read is left out."""
     measured = {}
-    for place, offset in ends:
+    for topic_partition, offset in ends:
         with contextlib.suppress(EmbedlogError):
-            leader = directory.partition(place.topic, place.number)
-            measured[place, offset] = _measure_missing(leader, offset)
+            leader = directory.partition(topic_partition.topic, topic_partition.number)
+            measured[topic_partition, offset] = _measure_missing(leader, offset)
     return measured
 
 
@@ -122,7 +129,7 @@ def _measure_missing(leader: Partition, offset: int) -> Missing:
     """Raises OffsetOutOfRangeError if the log ends at the offset; CorruptRecordError,
     StorageError.
     """
-    now, segments = leader.present_segments()
+    now, segments = leader.current_segments()
     first = max(offset, now.log_start)
     fetched = leader.replica.read(first, 1)
     if not len(fetched.batches):

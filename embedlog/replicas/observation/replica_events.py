@@ -18,10 +18,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypedDict
 
-from embedlog.replicas.decisions.proposals import Decided, Proposal
+from embedlog.replicas.decisions.proposals import Decision, Proposal
 from embedlog.replicas.observation.decision_words import main_change, name_of
 from embedlog.replicas.rules.events import AlterIsr, Elect
-from embedlog.replicas.rules.records import LOG, NO_LEADER, Partition
+from embedlog.replicas.rules.records import LOG, NO_LEADER, DecidedPartition
 from embedlog.telemetry.metrics import Metrics, milliseconds
 
 if TYPE_CHECKING:
@@ -68,21 +68,23 @@ class ReplicaEvents:
 
     def observe(self, proposal: Proposal) -> None:
         """The observer of a decision log."""
-        if not isinstance(proposal.outcome, Decided):
+        if not isinstance(proposal.outcome, Decision):
             failure_count = sum(isinstance(event, AlterIsr) for event in proposal.events)
             if failure_count:
-                self._metrics.note({"failed_updates": failure_count})
+                self._metrics.add({"failed_updates": failure_count})
             return
         for record in proposal.outcome.records:
-            if not isinstance(record, Partition):
+            if not isinstance(record, DecidedPartition):
                 continue
-            old = proposal.before.partitions.get((record.topic_id, record.number))
+            old = proposal.before.partitions.get((record.topic_uuid, record.number))
             if old is not None:
                 self._note_change(proposal, old, record)
 
-    def _note_change(self, proposal: Proposal, old: Partition, new: Partition) -> None:
+    def _note_change(
+        self, proposal: Proposal, old: DecidedPartition, new: DecidedPartition
+    ) -> None:
         text = main_change(old, new)
-        if not text or not isinstance(proposal.outcome, Decided):
+        if not text or not isinstance(proposal.outcome, Decision):
             return
         reason = f": {proposal.reason}" if proposal.reason else ""
         is_election = new.leader_epoch != old.leader_epoch and new.leader != NO_LEADER
@@ -104,7 +106,7 @@ class ReplicaEvents:
         }
         counts = {event: 1 for event, has_happened in events.items() if has_happened}
         times = {"elections_s": proposal.spent_s} if is_election else {}
-        self._metrics.note(counts | times, times)
+        self._metrics.add(counts | times, times)
 
     # ---- values ----------------------------------------------------------------------------------
 
@@ -125,9 +127,9 @@ class ReplicaEvents:
         return Meter(Count=int(self._metrics.total(name)), OneMinuteRate=self._metrics.rate(name))
 
 
-def _describe_loss(proposal: Proposal, old: Partition, new: Partition) -> str:
+def _describe_loss(proposal: Proposal, old: DecidedPartition, new: DecidedPartition) -> str:
     """What an unclean election may lose."""
-    others = sorted({*old.isr, *old.elr, *old.foreign} - {new.leader})
+    others = sorted({*old.isr, *old.elr, *old.strangers} - {new.leader})
     observations = [
         event.seen[new.leader]
         for event in proposal.events
@@ -165,6 +167,6 @@ class _CopiedBytes:
 def _copied_bytes_of(directory: LogDirectory) -> int:
     partitions = dict(directory.partitions)
     sizes = dict(directory.context.copied_bytes)  # of partitions that are not open any more, too
-    for place, partition in partitions.items():
-        sizes[place] = partition.replica.copied_bytes
+    for partition_id, partition in partitions.items():
+        sizes[partition_id] = partition.replica.copied_bytes
     return sum(size for (topic, _), size in sizes.items() if topic != LOG)

@@ -23,7 +23,7 @@ from embedlog.replicas.rules.state import throttle_of
 
 if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
-    from embedlog.replicas.rules.records import Partition as Decided
+    from embedlog.replicas.rules.records import DecidedPartition
 
 
 class CatchUp:
@@ -34,7 +34,7 @@ class CatchUp:
         self._deadline = deadline
 
     def catch_up(
-        self, decided: Decided, ending: Callable[[], bool], until_ns: int | None = None
+        self, decided: DecidedPartition, ending: Callable[[], bool], until_ns: int | None = None
     ) -> frozenset[int]:
         """Copy to the replicas outside the ISR; the nodes that must not join yet. Raises
         LeaderChanged, EmbedlogError.
@@ -56,7 +56,7 @@ class CatchUp:
         self,
         node: int,
         follower: Partition,
-        decided: Decided,
+        decided: DecidedPartition,
         ending: Callable[[], bool],
         until_ns: int | None,
     ) -> bool:

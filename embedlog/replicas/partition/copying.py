@@ -92,7 +92,7 @@ def copy(
         limit = None
         start = None
         if compared and not complete:
-            source, leader_replica = leader.page()
+            source, leader_replica = leader.read_page()
             # another process may have added it since the caller looked
             if not _is_member(leader_replica, follower):
                 start = source.log_start
@@ -132,7 +132,7 @@ class _LogCopy(NamedTuple):
 
     def read_source(self) -> CopySource:
         """What the leader shows now. Raises NotLeader."""
-        now, replica = self.leader.page()
+        now, replica = self.leader.read_page()
         return source_of(now, replica, complete=self.complete or _is_member(replica, self.follower))
 
     def copy_chunks(self, offset: int, end: int, step: Step | None) -> tuple[int, Published]:
@@ -269,7 +269,7 @@ def _read_chunk(read: Read, leader: Leader, offset: int) -> Fetched | None:
     try:
         return read(offset)
     except OffsetOutOfRangeError:
-        if leader.shown().log_start <= offset:
+        if leader.read_tuple().log_start <= offset:
             raise
         return None
 

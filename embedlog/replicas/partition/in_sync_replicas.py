@@ -29,14 +29,14 @@ from embedlog.errors import (
 from embedlog.partition.replication.replica_log import Fenced, NotLeader
 from embedlog.replicas.decisions.proposals import MakeEvent, Steps
 from embedlog.replicas.members.directory_workers import Make
-from embedlog.replicas.members.open_directories import DAMAGE, OpenDirectories, OpenDirectory
+from embedlog.replicas.members.open_directories import LOAD_ERRORS, OpenDirectories, OpenDirectory
 from embedlog.replicas.partition.copying import check_copied, copy
 from embedlog.replicas.partition.follower_lags import FollowerLags, LateFollower
 from embedlog.replicas.partition.leader import Leader, LeaderChanged, decision_of, slot_of
 from embedlog.replicas.partition.node_pauses import NodePauses
 from embedlog.replicas.partition.partition_directories import Decisions, PartitionDirectories
 from embedlog.replicas.rules.events import AlterIsr, Refusal
-from embedlog.replicas.rules.records import Partition as Decided
+from embedlog.replicas.rules.records import DecidedPartition
 from embedlog.storage.call_deadline import work_end
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class InSyncReplicas:
         reader takes the ISR of the newest decision: without a process that writes there is no page.
         """
         if self._members.read_only:
-            nodes: Iterable[int] = self._members.find_decision(self._decisions.hint()).isr
+            nodes: Iterable[int] = self._members.find_decision(self._decisions.newest_state()).isr
         else:
             nodes, _ = self.maximal_isr(leader)
         replicas = [(leader.node, leader.partition)]
@@ -101,7 +101,7 @@ class InSyncReplicas:
         one does not know yet. Raises LeaderChanged.
         """
         try:
-            _, replica = leader.page()
+            _, replica = leader.read_page()
         except NotLeader as changed:
             raise LeaderChanged from changed
         nodes = [
@@ -114,10 +114,10 @@ class InSyncReplicas:
     def is_member(self, leader: Leader, node: int) -> bool:
         """Whether a node is in the maximal ISR of this leader's page."""
         _, replica = leader.partition.replica.published()
-        slot = slot_of(self._decisions.hint(), node)
+        slot = slot_of(self._decisions.newest_state(), node)
         return slot is not None and bool(replica.maximal_isr >> slot & 1)
 
-    def is_undecided(self, leader: Leader, node: int, decided: Decided) -> bool:
+    def is_undecided(self, leader: Leader, node: int, decided: DecidedPartition) -> bool:
         """Whether this leader's page adds a node to the ISR of the newest decision: no decision has
         added it (REPLICA-6).
         """
@@ -135,8 +135,8 @@ class InSyncReplicas:
         """
         if self.least_default == 1:
             return 1
-        state = self._decisions.hint()
-        decided = state.partitions.get(self._members.place)
+        state = self._decisions.newest_state()
+        decided = state.partitions.get(self._members.partition_id)
         if decided is None:
             return 1
         return state.required_size(decided, self.least_default)
@@ -145,7 +145,7 @@ class InSyncReplicas:
         """Whether the decided ISR is large enough for `acks=all` of this process. Raises NotLeader,
         StorageError.
         """
-        _, replica = leader.page()
+        _, replica = leader.read_page()
         return replica.decided_isr.bit_count() >= max(replica.min_in_sync, self.needed_isr_size())
 
     # ---- the commit ------------------------------------------------------------------------------
@@ -209,7 +209,9 @@ class InSyncReplicas:
             except LateFollower:
                 self._remove_late(leader, node, deadline_ns)
         if unknown_isr:
-            self._members.open_new_members(self._members.find_decision(self._decisions.hint()))
+            self._members.open_new_members(
+                self._members.find_decision(self._decisions.newest_state())
+            )
         high_watermark = leader.partition.replica.commit(followers, leader.epoch, until_ns)
         if high_watermark < end:
             for (_, follower_log), make in zip(followers, makers, strict=True):
@@ -286,7 +288,7 @@ class InSyncReplicas:
 
     def note_appended(self) -> None:
         """Records were appended with `acks=1`: the housekeeper of this process commits them."""
-        self._directories.appended(self._members.place, self._members.topic)
+        self._directories.appended(self._members.partition_id, self._members.topic)
 
     def too_few_error(self, leader: Leader) -> NotEnoughReplicasError:
         """The error of an append that the leader refuses, because the decided ISR is too small."""
@@ -298,7 +300,7 @@ class InSyncReplicas:
 
     def size_facts(self, replica: Replica | None = None) -> dict[str, Any]:
         """The facts of an error about the size of the ISR of a page, or of the newest decision."""
-        state = self._decisions.hint()
+        state = self._decisions.newest_state()
         decided = self._members.find_decision(state)
         isr = decided.isr
         required = state.required_size(decided)
@@ -331,7 +333,7 @@ class InSyncReplicas:
         Raises LeaderChanged.
         """
         try:
-            high_watermark = leader.shown().high_watermark
+            high_watermark = leader.read_tuple().high_watermark
         except NotLeader as changed:
             raise LeaderChanged from changed
         if high_watermark == self._spread_to:
@@ -369,7 +371,7 @@ class InSyncReplicas:
         def shrink_isr(state: State, offset: int) -> AlterIsr:
             decided = self._members.find_decision(state)
             return AlterIsr(
-                self._members.place,
+                self._members.partition_id,
                 leader.epoch,
                 decided.partition_epoch,
                 tuple(member for member in decided.isr if member != node),
@@ -397,9 +399,11 @@ class InSyncReplicas:
             )
         system.point("renew-left")
         if loaded is not None:
-            restart = partial(loaded.replica.restart_damaged, leader.shown().log_start, deadline_ns)
+            restart = partial(
+                loaded.replica.restart_damaged, leader.read_tuple().log_start, deadline_ns
+            )
             return self._directories.run_at(node, restart, slow=True)
-        renew = partial(member.directory.renew, self._members.place, state)
+        renew = partial(member.directory.renew, self._members.partition_id, state)
         return self._directories.run_at(node, renew, slow=True)
 
     def check_outside_isr(self, leader: Leader, node: int, deadline_ns: int) -> State:
@@ -424,7 +428,7 @@ class InSyncReplicas:
         """A replica that is loaded although its repair fails: it has no role now. None if it is not
         loaded.
         """
-        with suppress(*DAMAGE):
+        with suppress(*LOAD_ERRORS):
             partition = self._members.find_replica(node, damaged=True)
             if partition is not None and partition.replica.lose_role(deadline_ns):
                 return partition
@@ -455,7 +459,7 @@ class InSyncReplicas:
             if self._members.raise_epoch_above(follower, leader.epoch, deadline_ns):
                 raise LeaderChanged
             end = leader.partition.published().log_end
-            decided = self._members.find_decision(self._decisions.hint())
+            decided = self._members.find_decision(self._decisions.newest_state())
             if node not in decided.replicas:
                 return False
             copy(
@@ -467,7 +471,7 @@ class InSyncReplicas:
                 complete=node in decided.elr,
                 at_follower=self._directories.maker_of(node),
             )
-            state = self._decisions.hint()
+            state = self._decisions.newest_state()
             decided = self._members.find_decision(state)
             slot = slot_of(state, node)
             replica = leader.partition.replica
@@ -478,11 +482,11 @@ class InSyncReplicas:
             ):
                 return False
             event = AlterIsr(
-                self._members.place,
+                self._members.partition_id,
                 leader.epoch,
                 decided.partition_epoch,
                 (*decided.isr, node),
-                {node: member.incarnation},
+                {node: member.registration_id},
             )
             is_added = self._decide_and_install(
                 lambda state, offset: event, leader, deadline_ns, f"node {node} caught up"

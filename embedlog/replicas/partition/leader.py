@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from embedlog._native import replication
 from embedlog.partition.replication.replica_log import LeaderDecision, NotLeader
-from embedlog.replicas.rules.records import Partition as Decided
+from embedlog.replicas.rules.records import DecidedPartition
 
 if TYPE_CHECKING:
     from embedlog._native.replication import Replica
@@ -22,11 +22,11 @@ class Leader(NamedTuple):
     partition: Partition
     epoch: int
 
-    def shown(self) -> Published:
+    def read_tuple(self) -> Published:
         """The tuple of its page. Raises NotLeader unless the page leads in this epoch now."""
-        return self.page()[0]
+        return self.read_page()[0]
 
-    def page(self) -> tuple[Published, Replica]:
+    def read_page(self) -> tuple[Published, Replica]:
         """What its page shows. Raises NotLeader unless it leads in this epoch now.
 
         A page that was made again from files may show another log start, and records that are not
@@ -44,7 +44,7 @@ def slot_of(state: State, node: int) -> int | None:
     return None if registered is None else registered.slot
 
 
-def decision_of(decided: Decided, state: State) -> LeaderDecision:
+def decision_of(decided: DecidedPartition, state: State) -> LeaderDecision:
     """A decision of this state, as the leader's page contains it. The state has the slots of all
     nodes of the ISR.
     """

@@ -1,6 +1,6 @@
 """This module makes calls at the leader of a replicated partition, whoever that is now.
 
-A call is repeated at the next leader if the directory of the present one fails, or if a decision
+A call is repeated at the next leader if the directory of the current one fails, or if a decision
 has another one. Nothing is kept about a leader but its node and epoch; its page is read by each
 call.
 

@@ -35,8 +35,7 @@ from embedlog.replicas.partition.node_pauses import NodePauses
 from embedlog.replicas.partition.partition_directories import Decisions, PartitionDirectories
 from embedlog.replicas.partition.staged_epochs import StagedEpochs
 from embedlog.replicas.rules.events import Condition, Elect, Election, Refusal, Seen
-from embedlog.replicas.rules.records import NO_LEADER
-from embedlog.replicas.rules.records import Partition as Decided
+from embedlog.replicas.rules.records import NO_LEADER, DecidedPartition
 
 if TYPE_CHECKING:
     from embedlog.partition.replication.replica_log import Staging
@@ -77,7 +76,7 @@ class Leaders:
     def find_leader(
         self, deadline_ns: int, lowest: int = -1, *, wait: bool = True, show: bool = True
     ) -> Leader:
-        """The replica that leads, in an epoch from `lowest` on. Elects one if the present leader
+        """The replica that leads, in an epoch from `lowest` on. Elects one if the current leader
         fails.
 
         Without `wait` one attempt is made. Without `show` the caller commits what it appends next,
@@ -87,7 +86,7 @@ class Leaders:
         reason = ""
         while True:
             version = self._directories.version()
-            state = self._decisions.hint()
+            state = self._decisions.newest_state()
             decided = self._members.find_decision(state)
             self._members.open_new_members(decided)
             if self._directories.read_only:
@@ -109,7 +108,7 @@ class Leaders:
             if (is_present or reason) and not self._members.wait(version, deadline_ns):
                 raise self._members.unavailable_error(decided, reason)
 
-    def _find_readable(self, decided: Decided) -> Leader:
+    def _find_readable(self, decided: DecidedPartition) -> Leader:
         """For a reader that changes nothing: the leader, or the member of the ISR with the highest
         watermark.
         """
@@ -137,7 +136,7 @@ class Leaders:
         """The decided leader if its page shows that it leads; nothing is installed or elected for
         that.
         """
-        decided = self._decisions.hint().partitions.get(self._members.place)
+        decided = self._decisions.newest_state().partitions.get(self._members.partition_id)
         if decided is None:
             return None
         partition = self._members.find_replica(decided.leader)
@@ -152,14 +151,14 @@ class Leaders:
     def begin(self, deadline_ns: int) -> None:
         """Give the replicas of a new partition their roles. A failure is left to its first user."""
         with suppress(EmbedlogError):
-            self.install_leader(self._decisions.hint(), deadline_ns)
+            self.install_leader(self._decisions.newest_state(), deadline_ns)
 
-    def _is_present(self, decided: Decided) -> bool:
-        """Whether the decided leader's directory is usable in the incarnation of its election."""
+    def _is_present(self, decided: DecidedPartition) -> bool:
+        """Whether the decided leader's directory is usable, and registered as at its election."""
         if decided.leader == NO_LEADER:
             return False
         member = self._members.usable_directory(decided.leader)
-        return member is not None and member.incarnation == decided.leader_incarnation
+        return member is not None and member.registration_id == decided.leader_registration_id
 
     def install_leader(self, state: State, deadline_ns: int, *, show: bool = True) -> Leader | None:
         """The leader in this state, with the decision installed; None if there is none, or if its
@@ -179,7 +178,10 @@ class Leaders:
                 if show and now.high_watermark < replica.epoch_start:
                     self._commit_epoch_start(leader, replica.epoch_start, deadline_ns)
                 return leader
-            if now.epoch > decided.leader_epoch or member.incarnation != decided.leader_incarnation:
+            if (
+                now.epoch > decided.leader_epoch
+                or member.registration_id != decided.leader_registration_id
+            ):
                 return None
             staged = self._staged
             self._staged = None
@@ -202,7 +204,7 @@ class Leaders:
             return self._install_unsettled(problem, deadline_ns)
         decided = self._members.find_decision(state)
         member = self._members.usable_directory(decided.leader)
-        if member is None or member.incarnation != decided.leader_incarnation:
+        if member is None or member.registration_id != decided.leader_registration_id:
             return None
         partition = self._members.load_replica(member)
         lead = partial(partition.replica.lead, decision_of(decided, state), deadline_ns)
@@ -227,7 +229,7 @@ class Leaders:
         if state is read:
             return True
         decided = self._members.find_decision(read)
-        if state.partitions.get(self._members.place) != decided:
+        if state.partitions.get(self._members.partition_id) != decided:
             return False
         return state.required_size(decided) == read.required_size(decided)
 
@@ -238,9 +240,9 @@ class Leaders:
         A newer decision may be in the directories that are away. The page gets the partition epoch
         before that decision, so that a settled one replaces it.
         """
-        decided = self._members.find_decision(self._decisions.hint())
+        decided = self._members.find_decision(self._decisions.newest_state())
         member = self._members.usable_directory(decided.leader)
-        if member is None or member.incarnation != decided.leader_incarnation:
+        if member is None or member.registration_id != decided.leader_registration_id:
             return None
         partition = self._members.open_replica(member)
         all_slots = sum(1 << slot for slot in self._directories.slots().values())
@@ -276,7 +278,7 @@ class Leaders:
                 if member is None:
                     continue
                 leads = node == decided.leader
-                if leads and member.incarnation != decided.leader_incarnation:
+                if leads and member.registration_id != decided.leader_registration_id:
                     continue
                 replica = self._members.load_replica(member).replica
                 stage = partial(replica.stage_epoch, decided.leader_epoch, leads=leads)
@@ -301,11 +303,11 @@ class Leaders:
         directory.
         """
         reason = self._directories.undecided_reason() or self._directories.undecided_reason(
-            self._members.place
+            self._members.partition_id
         )
         if reason:
             return reason
-        leader = self._members.find_decision(self._decisions.hint()).leader
+        leader = self._members.find_decision(self._decisions.newest_state()).leader
         if leader == NO_LEADER:
             cause = "there is no leader"
         else:
@@ -325,7 +327,7 @@ class Leaders:
             if outcome is Refusal.ELECTION_NOT_NEEDED:
                 return ""
             reason = str(outcome.value)
-            self._directories.note_undecided(self._members.place, reason)
+            self._directories.note_undecided(self._members.partition_id, reason)
             return reason
         elected = (self, *(peers[number] for number in outcome.others))
         staged = StagedEpochs(elected)
@@ -357,14 +359,14 @@ class Leaders:
             is_allowed = self.unclean_default
         is_due = bool(self._unled_ns) and system.boot_ns() - self._unled_ns >= UNCLEAN_NS
         return Elect(
-            self._members.place,
+            self._members.partition_id,
             Election.OFFLINE,
             decided.partition_epoch,
             self.observe_replicas(decided),
             allowed=is_allowed and is_due,
         )
 
-    def _raise_epoch_of_leader(self, decided: Decided, deadline_ns: int) -> str:
+    def _raise_epoch_of_leader(self, decided: DecidedPartition, deadline_ns: int) -> str:
         """Raise the leader epoch above that of the page of the decided leader; the reason if that
         is not possible now.
         """
@@ -400,7 +402,9 @@ class Leaders:
                 raise EligibleLeadersNotAvailableError(
                     text, expected=f"one of {list(decided.replicas)}", found=list(decided.isr)
                 )
-            return Elect(self._members.place, Election.OFFLINE, decided.partition_epoch, observed)
+            return Elect(
+                self._members.partition_id, Election.OFFLINE, decided.partition_epoch, observed
+            )
 
         self._decisions.propose(
             Steps([elect_other]), deadline_ns, reason=f"node {leader.node}: {reason}"
@@ -408,12 +412,12 @@ class Leaders:
 
     def _find_unled_peers(self) -> list[Leaders]:
         """Other partitions in use whose leader was in the same directory as that of this one."""
-        state = self._decisions.hint()
+        state = self._decisions.newest_state()
         unled = list[Leaders]()
         own = self._members.find_decision(state)
         self._load_replicas(own)
         for peer in self.peers():
-            decided = state.partitions.get(peer._members.place)
+            decided = state.partitions.get(peer._members.partition_id)
             if decided is None or peer is self or decided.leader != own.leader:
                 continue
             if not peer._is_present(decided) and not peer._pauses.has_paused_elections(
@@ -423,7 +427,7 @@ class Leaders:
                 unled.append(peer)
         return unled
 
-    def _load_replicas(self, decided: Decided) -> None:
+    def _load_replicas(self, decided: DecidedPartition) -> None:
         """Load the replicas that this process has not opened yet: the decision holds locks for
         which others wait.
         """
@@ -433,7 +437,7 @@ class Leaders:
                 if member is not None:
                     self._members.load_replica(member)
 
-    def observe_replicas(self, decided: Decided) -> dict[int, Seen]:
+    def observe_replicas(self, decided: DecidedPartition) -> dict[int, Seen]:
         """The replicas that this process reaches."""
         observed: dict[int, Seen] = {}
         for node in decided.replicas:
@@ -453,4 +457,4 @@ class Leaders:
         # a page without a role was made from files (REPLICA-11, REPLICA-13)
         is_complete = replica.role != replication.ROLE_NONE or partition.replica.is_kept()
         condition = Condition.COMPLETE if is_complete else Condition.CRASHED
-        return Seen(condition, member.incarnation, epoch, now.log_end)
+        return Seen(condition, member.registration_id, epoch, now.log_end)

@@ -70,8 +70,8 @@ class NearbyPartition:
     # ---- the partition ---------------------------------------------------------------------------
 
     @property
-    def topic_id(self) -> bytes:
-        return self._partition.topic_id
+    def topic_id_bytes(self) -> bytes:
+        return self._partition.topic_id_bytes
 
     @property
     def path(self) -> Path:

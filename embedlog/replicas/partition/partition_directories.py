@@ -27,16 +27,15 @@ from embedlog.errors import (
 )
 from embedlog.replicas.decisions.proposals import Steps
 from embedlog.replicas.members.open_directories import (
-    DAMAGE,
-    Damage,
+    LOAD_ERRORS,
+    DamagedReplica,
     OpenDirectories,
     OpenDirectory,
 )
 from embedlog.replicas.partition.copy_rate import RateLimit, Throttle, is_throttled
 from embedlog.replicas.partition.leader import Leader
-from embedlog.replicas.rules.events import Place, RaiseEpoch, Refusal
-from embedlog.replicas.rules.records import NO_LEADER
-from embedlog.replicas.rules.records import Partition as Decided
+from embedlog.replicas.rules.events import PartitionId, RaiseEpoch, Refusal
+from embedlog.replicas.rules.records import NO_LEADER, DecidedPartition
 from embedlog.storage.call_deadline import NEVER_NS, bound_deadline, wait_end
 from embedlog.telemetry import log_messages
 
@@ -58,11 +57,11 @@ CHECK_NS: Final = 200_000_000
 class Decisions(Protocol):
     """The decision log of the set."""
 
-    def hint(self) -> State:
+    def newest_state(self) -> State:
         """The state by one reachable copy (QUORUM-7)."""
 
     def is_newest(self, state: State) -> bool:
-        """Whether a hint has all decisions that count. False without a majority."""
+        """Whether a state has all decisions that count. False without a majority."""
 
     def settle(self, deadline_ns: int | None = None) -> State:
         """The newest state, in which every record counts. Raises NotEnoughDirectoriesError."""
@@ -74,7 +73,7 @@ class Decisions(Protocol):
 
     def propose(
         self, steps: proposals.Steps, deadline_ns: int | None = None, *, reason: str = ""
-    ) -> proposals.Decided | Refusal:
+    ) -> proposals.Decision | Refusal:
         """Decide about events, each derived from the newest state. The reason is for the log."""
 
 
@@ -82,24 +81,28 @@ class PartitionDirectories:
     """The replicas of one partition, for this process. Threads: any."""
 
     def __init__(
-        self, directories: OpenDirectories, decisions: Decisions, place: Place, topic: str
+        self,
+        directories: OpenDirectories,
+        decisions: Decisions,
+        partition_id: PartitionId,
+        topic: str,
     ) -> None:
         self._directories = directories
         self._decisions = decisions
-        self._place = place
+        self._partition_id = partition_id
         self.topic = topic
-        self.number = place[1]
+        self.number = partition_id[1]
         self.name = f"{topic}-{self.number}"
         # the nodes whose replica was found damaged here, until it is repaired
-        self.damaged: dict[int, Damage] = {}
+        self.damaged: dict[int, DamagedReplica] = {}
 
     @property
-    def place(self) -> Place:
-        return self._place
+    def partition_id(self) -> PartitionId:
+        return self._partition_id
 
     @property
-    def topic_id(self) -> UUID:
-        return self._place[0]
+    def topic_uuid(self) -> UUID:
+        return self._partition_id[0]
 
     @property
     def changes(self) -> int:
@@ -169,7 +172,7 @@ class PartitionDirectories:
 
     def is_deleted(self) -> bool:
         """Whether the topic was deleted, as far as one copy of the decision log shows."""
-        return self._place not in self._decisions.hint().partitions
+        return self._partition_id not in self._decisions.newest_state().partitions
 
     def usable_directory(self, node: int) -> OpenDirectory | None:
         """The directory of a node if this process uses its replica now, otherwise None."""
@@ -200,12 +203,12 @@ class PartitionDirectories:
         loaded, with the reasons.
         """
         problems: dict[int, EmbedlogError] = {}
-        for node in self.find_decision(self._decisions.hint()).isr:
+        for node in self.find_decision(self._decisions.newest_state()).isr:
             member = self._directories.get(node)
             try:
                 if member is not None:
                     self.open_replica(member).published()
-            except DAMAGE as problem:
+            except LOAD_ERRORS as problem:
                 problems[node] = problem
         return problems
 
@@ -217,7 +220,7 @@ class PartitionDirectories:
         meanwhile.
         """
         with suppress(EmbedlogError):
-            state = self._decisions.hint()
+            state = self._decisions.newest_state()
             replicas = [self.find_replica(node) for node in self.find_decision(state).isr]
             are_lost = all(
                 replica is not None and replica.published().log_end < end for replica in replicas
@@ -233,10 +236,12 @@ class PartitionDirectories:
             raise LeaderNotAvailableError(f"the directory of node {member.node} is away")
         directory = member.directory
         if self._directories.worker(member.node) is None or directory.is_present(
-            self._place, self.topic
+            self._partition_id, self.topic
         ):
-            return directory.replica(self._place, self.topic, self._decisions.hint)
-        open_replica = partial(directory.replica, self._place, self.topic, self._decisions.hint)
+            return directory.replica(self._partition_id, self.topic, self._decisions.newest_state)
+        open_replica = partial(
+            directory.replica, self._partition_id, self.topic, self._decisions.newest_state
+        )
         return self._directories.run_at(member.node, open_replica, slow=True)
 
     def load_replica(self, member: OpenDirectory) -> Partition:
@@ -246,18 +251,18 @@ class PartitionDirectories:
             self._directories.run_at(member.node, partition.published, slow=True)
         return partition
 
-    def open_new_members(self, decided: Decided) -> None:
+    def open_new_members(self, decided: DecidedPartition) -> None:
         """Open the directories of replicas that another process has added to the set."""
         if any(self._directories.member(node) is None for node in decided.replicas):
             self._directories.follow()
 
     # ---- the decisions ---------------------------------------------------------------------------
 
-    def find_decision(self, state: State) -> Decided:
+    def find_decision(self, state: State) -> DecidedPartition:
         """The decision of a state about this partition. Raises UnknownTopicOrPartitionError: the
         topic was deleted.
         """
-        decided = state.partitions.get(self._place)
+        decided = state.partitions.get(self._partition_id)
         if decided is None:  # its decision was there when this object was made
             raise UnknownTopicOrPartitionError(
                 f"topic {self.topic} was deleted", found=f"no decision about {self.name}"
@@ -266,13 +271,13 @@ class PartitionDirectories:
 
     def decided_epoch(self) -> int:
         """The leader epoch of the newest decision. Raises UnknownTopicOrPartitionError."""
-        return self.find_decision(self._decisions.hint()).leader_epoch
+        return self.find_decision(self._decisions.newest_state()).leader_epoch
 
     def is_replaced(self, leader: Leader) -> bool:
         """Whether a decision has another leader, or the topic was deleted. The page of a failed
         leader need not show it.
         """
-        decided = self._decisions.hint().partitions.get(self._place)
+        decided = self._decisions.newest_state().partitions.get(self._partition_id)
         return decided is None or decided.leader_epoch > leader.epoch
 
     def is_leading(self, leader: Leader) -> bool:
@@ -284,17 +289,17 @@ class PartitionDirectories:
             and not self.is_replaced(leader)
         )
 
-    def raise_epoch_above(self, replica: Partition, epoch: int, deadline_ns: int) -> bool:
+    def raise_epoch_above(self, partition: Partition, epoch: int, deadline_ns: int) -> bool:
         """Whether a replica has a page with a later epoch than this one; the leader epoch is above
         it then.
 
         A page that was made from files may have an epoch above the decided one, begun by a broker
         or a process without the set.
         """
-        now, page_replica = replica.replica.published()
+        now, page_replica = partition.replica.published()
         if page_replica.role != replication.ROLE_NONE or now.epoch <= epoch:
             return False
-        event = RaiseEpoch(self._place, now.epoch)
+        event = RaiseEpoch(self._partition_id, now.epoch)
         self._decisions.propose(
             Steps([lambda state, offset: event]),
             deadline_ns,
@@ -306,8 +311,8 @@ class PartitionDirectories:
         """The leader epoch of the newest decision, and the followers of its ISR in a rack: none if
         the leader is there.
         """
-        state = self._decisions.hint()
-        decided = state.partitions.get(self._place)
+        state = self._decisions.newest_state()
+        decided = state.partitions.get(self._partition_id)
         if decided is None or decided.leader == NO_LEADER:
             return -1, ()
         nodes = tuple(
@@ -319,20 +324,22 @@ class PartitionDirectories:
 
     # ---- messages --------------------------------------------------------------------------------
 
-    def unavailable_error(self, decided: Decided | None, reason: str) -> LeaderNotAvailableError:
+    def unavailable_error(
+        self, decided: DecidedPartition | None, reason: str
+    ) -> LeaderNotAvailableError:
         text = f"no replica of {self.name} leads before the deadline"
         states = list[str]()
         if decided is not None:
-            if decided.foreign and decided.leader == NO_LEADER:
-                text += f": {self._describe_foreign(decided.foreign)}"
+            if decided.strangers and decided.leader == NO_LEADER:
+                text += f": {self._describe_strangers(decided.strangers)}"
             states = [f"{node}: {self.describe_node(node)}" for node in sorted(decided.replicas)]
         if reason:
             text += f"; {reason}"
         return LeaderNotAvailableError(text, found="; ".join(states) or None)
 
-    def _describe_foreign(self, nodes: Sequence[int]) -> str:
+    def _describe_strangers(self, nodes: Sequence[int]) -> str:
         """Why replicas in replaced directories are not elected, and the way out."""
-        registered = self._decisions.hint().nodes
+        registered = self._decisions.newest_state().nodes
         names = list[str]()
         for node in nodes:
             directory = registered[node].path if node in registered else "retired"
@@ -374,7 +381,7 @@ class PartitionDirectories:
         node = self._directories.blame(problem, missing=not self.is_deleted())
         if node is None:
             raise problem
-        decided = self.find_decision(self._decisions.hint())
+        decided = self.find_decision(self._decisions.newest_state())
         is_absent = isinstance(problem, UnknownTopicOrPartitionError) or self._is_missing_file(
             problem
         )
@@ -418,7 +425,7 @@ class PartitionDirectories:
 
     def _note_damage(self, node: int, problem: EmbedlogError) -> None:
         """Use another replica for a while: the other partitions of the directory stay in use."""
-        self.damaged.setdefault(node, Damage()).note()
+        self.damaged.setdefault(node, DamagedReplica()).begin_rest()
         self._directories.note_damage(node, self.name, problem)
         text = f"{self.name}: the replica of node {node} is damaged"
         log_messages.report(

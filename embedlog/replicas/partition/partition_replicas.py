@@ -22,9 +22,8 @@ from embedlog.replicas.partition.leaders import Leaders
 from embedlog.replicas.partition.node_pauses import NodePauses
 from embedlog.replicas.partition.partition_directories import Decisions, PartitionDirectories
 from embedlog.replicas.partition.usual_reads import LeaderWatch
-from embedlog.replicas.rules.events import Place
-from embedlog.replicas.rules.records import NO_LEADER
-from embedlog.replicas.rules.records import Partition as Decided
+from embedlog.replicas.rules.events import PartitionId
+from embedlog.replicas.rules.records import NO_LEADER, DecidedPartition
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -38,25 +37,29 @@ class PartitionReplicas:
     """The replicas of one partition, for this process. Threads: any."""
 
     def __init__(
-        self, directories: OpenDirectories, decisions: Decisions, place: Place, topic: str
+        self,
+        directories: OpenDirectories,
+        decisions: Decisions,
+        partition_id: PartitionId,
+        topic: str,
     ) -> None:
         pauses = NodePauses()
         self._directories = directories
         self._decisions = decisions
         self._pauses = pauses
-        self.members = PartitionDirectories(directories, decisions, place, topic)
+        self.members = PartitionDirectories(directories, decisions, partition_id, topic)
         self.in_sync = InSyncReplicas(self.members, directories, decisions, pauses)
         self.leaders = Leaders(self.members, directories, decisions, self.in_sync, pauses)
-        self.place = place
+        self.partition_id = partition_id
         self.topic = topic
         self.number = self.members.number
         self.name = self.members.name
         # the decision, the directories and the leader of `tend`
-        self._last_round: tuple[Decided, int, Partition] | None = None
+        self._last_round: tuple[DecidedPartition, int, Partition] | None = None
 
     @property
-    def topic_id(self) -> UUID:
-        return self.members.topic_id
+    def topic_uuid(self) -> UUID:
+        return self.members.topic_uuid
 
     def note_worked(self, node: int) -> None:
         """This process has used a node with success: its next failure is a new one."""
@@ -75,7 +78,7 @@ class PartitionReplicas:
         changes = self._directories.changes
         leader = self.leaders.find_leader(deadline_ns, wait=False)
         # not older than the leader: a removed replica gets no copy
-        decided = self.members.find_decision(self._decisions.hint())
+        decided = self.members.find_decision(self._decisions.newest_state())
         try:
             self.in_sync.commit_appended(leader, deadline_ns, wait=False)
             self.in_sync.spread_high_watermark(leader, deadline_ns)
@@ -98,7 +101,7 @@ class PartitionReplicas:
             return self.in_sync.has_spread_all(self._last_round[2].published())
         return True
 
-    def is_in_order(self, decided: Decided) -> bool:
+    def is_in_order(self, decided: DecidedPartition) -> bool:
         """Whether `tend` has nothing to do: all replicas are in sync, and everything is
         committed.
         """
@@ -128,7 +131,7 @@ class PartitionReplicas:
         watermark (REPLICA-19).
         """
         with suppress(EmbedlogError, LeaderChanged):
-            leader = self.leaders.install_leader(self._decisions.hint(), deadline_ns)
+            leader = self.leaders.install_leader(self._decisions.newest_state(), deadline_ns)
             if leader is not None:
                 self.in_sync.commit_appended(leader, deadline_ns, wait=False)
                 self.in_sync.spread_high_watermark(leader, deadline_ns)

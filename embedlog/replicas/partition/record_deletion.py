@@ -50,7 +50,7 @@ class RecordDeletion:
         NotEnoughReplicasError: the ISR is too small for an append, and a replica outside it could
         lead next.
         """
-        high_watermark = leader.shown().high_watermark
+        high_watermark = leader.read_tuple().high_watermark
         if self._start == -1:
             self._start = high_watermark
         check_start(self._start, high_watermark, self._replicas.name, leader.partition.path)

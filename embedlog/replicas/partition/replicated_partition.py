@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
     from embedlog.partition.replication.replica_log import Followers
     from embedlog.replicas.members.directory_workers import DirectoryWorker
-    from embedlog.replicas.rules.events import Place
+    from embedlog.replicas.rules.events import PartitionId
     from embedlog.types import OffsetAndTimestamp
 
 
@@ -126,13 +126,13 @@ class ReplicatedPartition:
         return self._replicas.members.is_deleted()
 
     @property
-    def place(self) -> Place:
+    def partition_id(self) -> PartitionId:
         """The topic's id and the number."""
-        return self._replicas.place
+        return self._replicas.partition_id
 
     @property
-    def topic_id(self) -> bytes:
-        return self._replicas.topic_id.bytes
+    def topic_id_bytes(self) -> bytes:
+        return self._replicas.topic_uuid.bytes
 
     @property
     def config(self) -> TopicConfig:
@@ -159,11 +159,11 @@ class ReplicatedPartition:
         return self._calls.read(lambda partition: partition.published())
 
     def bounds(self) -> Bounds:
-        """The present offsets, from one read of the leader's page."""
+        """The current offsets, from one read of the leader's page."""
         return self._calls.read(lambda partition: partition.bounds())
 
     def awaited_bounds(self, end: int, isolation: str, since_ns: int | None = None) -> Bounds:
-        """The present offsets, after a wait until the deadline for a replica with the records below
+        """The current offsets, after a wait until the deadline for a replica with the records below
         `end`.
 
         `since_ns`: a reader has found nothing since then (boot clock), although a replica showed
@@ -436,7 +436,7 @@ class ReplicatedPartition:
                 worker.run(note)
 
     def seen_plain(self, stamp: Stamp) -> int:
-        """As `Partition.seen_plain`, of the present leader only (REPLICA-16)."""
+        """As `Partition.seen_plain`, of the current leader only (REPLICA-16)."""
         leader = self._calls.leader
         if leader is None:
             return -1
@@ -585,7 +585,7 @@ class ReplicatedPartition:
             by_node = [self._replicas.members.worker(node) for node, _ in members]
             workers = tuple(worker for worker in by_node if worker is not None)
             followers = leader.partition.replica.with_followers(
-                [replica.replica for _, replica in members[1:]],
+                [partition.replica for _, partition in members[1:]],
                 leader.epoch,
                 needed,
                 [worker.disk for worker in workers],
@@ -747,7 +747,7 @@ class ReplicatedPartition:
         leader: Leader | None = getattr(self._locked, "leader", None)
         if leader is None:
             return None
-        now, replica = leader.page()
+        now, replica = leader.read_page()
         if now.high_watermark < replica.epoch_start:
             raise LeaderNotAvailableError(
                 f"the leader of {self._replicas.name} has not committed the start of its epoch"

@@ -5,7 +5,7 @@ A short path reads one file and one control page. It shows neither that a decisi
 leader, nor that a directory was removed or opened again. So each of its results counts only if,
 after the read, the topics word of every directory and the directories themselves are those of the
 last look for the leader. Otherwise the reader fetches from its
-unchanged offset, which finds the present leader.
+unchanged offset, which finds the current leader.
 """
 
 from __future__ import annotations

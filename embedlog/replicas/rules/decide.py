@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from embedlog.replicas.rules import directories, elections, reassignments, topics
-from embedlog.replicas.rules.elections import Decision
+from embedlog.replicas.rules.elections import Ruling
 from embedlog.replicas.rules.events import (
     Add,
     AlterIsr,
@@ -30,7 +30,7 @@ from embedlog.replicas.rules.events import (
 from embedlog.replicas.rules.state import State
 
 
-def decide(state: State, event: Event) -> Decision:
+def decide(state: State, event: Event) -> Ruling:
     """The records to append for an event, or its refusal."""
     match event:
         case (
@@ -65,7 +65,7 @@ def decide(state: State, event: Event) -> Decision:
 def _of_partition(
     state: State,
     event: AlterIsr | Elect | RaiseEpoch | Reassign | CancelReassignment | FinishReassignment,
-) -> Decision:
+) -> Ruling:
     match event:
         case AlterIsr():
             return elections.alter_isr(state, event)

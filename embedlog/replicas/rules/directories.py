@@ -2,20 +2,20 @@
 
 - A directory of another cluster, generation or directory id, and a second copy of a live one, are
   refused.
-- A directory that was not closed in order has a new incarnation. It leaves every ISR and ELR in
+- A directory that was not closed in order has a new registration id. It leaves every ISR and ELR in
   which another member is complete, and no other one, because an election may need its log.
 - The number of a node is never used again.
 - Voters change one at a time, after the previous change is settled; one voter is always left.
 - A directory leaves the set after no partition names it.
-- A new directory gets the smallest slot that no present directory has. No page that counts contains
+- A new directory gets the smallest slot that no current directory has. No page that counts contains
   the bit of a directory that left, because no partition names it.
 - A forced retirement removes a directory with all its replicas. The rest has another generation,
   and votes. What only the removed replicas had is lost: the ISR is the rest of it, else the ELR,
   else all replicas that are left. A partition without another replica begins again in a directory
   that takes replicas. A reassignment that loses its whole target is cancelled.
-- A foreign directory leaves every ISR, also the one of which it is the only member: its records are
+- A stranger leaves every ISR, also the one of which it is the only member: its records are
   not those of the set. The partition notes that until the replica joins again, for the case that
-  all its replicas are foreign.
+  all its replicas are strangers.
 - The first directory of a set may have topics, which the decision about it takes over; every
   further one is empty.
 - A registered directory has the path at which it was found, also one that another node had: that
@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from embedlog.replicas.rules.elections import (
-    Decision,
+    Ruling,
     best_candidate,
     change_partition,
     complete_nodes,
@@ -48,7 +48,7 @@ from embedlog.replicas.rules.events import (
 from embedlog.replicas.rules.records import (
     NO_LEADER,
     SLOTS,
-    Partition,
+    DecidedPartition,
     Record,
     RegisterBroker,
     Tombstone,
@@ -59,8 +59,8 @@ from embedlog.replicas.rules.state import State, with_throttle
 from embedlog.replicas.rules.topics import held_records
 
 
-def register(state: State, event: Register) -> Decision:
-    """The present incarnation and broker epoch of a registered directory. Nothing if another
+def register(state: State, event: Register) -> Ruling:
+    """The current registration id and broker epoch of a registered directory. Nothing if another
     process has it open already.
     """
     identity = event.identity
@@ -70,12 +70,12 @@ def register(state: State, event: Register) -> Decision:
     old = state.nodes.get(identity.node)
     if old is None:
         return Refusal.BROKER_ID_NOT_REGISTERED
-    is_same_incarnation = old.incarnation == identity.incarnation
-    if event.alive and not is_same_incarnation:
+    is_same_registration = old.registration_id == identity.registration_id
+    if event.alive and not is_same_registration:
         return Refusal.DUPLICATE_BROKER_REGISTRATION
     if (
         old.directory != identity.directory
-        or (event.condition is Condition.COMPLETE and not is_same_incarnation)
+        or (event.condition is Condition.COMPLETE and not is_same_registration)
         or event.condition is Condition.AWAY
     ):
         return Refusal.INVALID_REGISTRATION
@@ -83,10 +83,10 @@ def register(state: State, event: Register) -> Decision:
         is_same_opening = not event.fresh
     else:
         is_same_opening = old.opening == identity.opening
-    epoch = old.broker_epoch if is_same_incarnation and is_same_opening else event.offset
+    epoch = old.broker_epoch if is_same_registration and is_same_opening else event.offset
     new = replace(
         old,
-        incarnation=identity.incarnation,
+        registration_id=identity.registration_id,
         broker_epoch=epoch,
         path=identity.path,
         rack=identity.rack,
@@ -103,35 +103,37 @@ def register(state: State, event: Register) -> Decision:
     return tuple(records)
 
 
-def _without_member(state: State, old: Partition, event: Register) -> Partition | None:
+def _without_member(
+    state: State, old: DecidedPartition, event: Register
+) -> DecidedPartition | None:
     """The partition after this node left ISR and ELR; None if it stays, or is in neither of
     them.
     """
     node = event.identity.node
-    is_foreign = event.condition is Condition.FOREIGN
-    seen: Observed = event.seen.get((old.topic_id, old.number), {})
+    is_stranger = event.condition is Condition.STRANGER
+    seen: Observed = event.seen.get((old.topic_uuid, old.number), {})
     is_member = node in old.isr or node in old.elr
-    if not is_member and (not is_foreign or node not in old.replicas or node in old.foreign):
+    if not is_member and (not is_stranger or node not in old.replicas or node in old.strangers):
         return None
     own = seen.get(node)
-    incarnations = (state.nodes[node].incarnation, event.identity.incarnation)
+    registration_ids = (state.nodes[node].registration_id, event.identity.registration_id)
     if (
-        not is_foreign
+        not is_stranger
         and own is not None
         and own.condition is Condition.COMPLETE
-        and own.incarnation in incarnations
+        and own.registration_id in registration_ids
     ):
         return None  # also after a kill, which loses nothing (REPLICA-13)
     isr = [member for member in old.isr if member != node]
     elr = [member for member in old.elr if member != node]
     candidates = complete_nodes(state, isr or elr, seen)
-    if not candidates and not is_foreign:
+    if not candidates and not is_stranger:
         return None
     base = replace(old, isr=tuple(isr), elr=tuple(elr))
-    new_foreign = (node,) if is_foreign else ()
+    new_strangers = (node,) if is_stranger else ()
     if old.leader in isr:
         return change_partition(
-            state, base, isr=isr, eligible=elr, recovering=old.recovering, foreign=new_foreign
+            state, base, isr=isr, eligible=elr, recovering=old.recovering, strangers=new_strangers
         )
     if not candidates:
         return change_partition(
@@ -141,14 +143,16 @@ def _without_member(state: State, old: Partition, event: Register) -> Partition 
             eligible=elr,
             leader=NO_LEADER,
             recovering=old.recovering,
-            foreign=new_foreign,
+            strangers=new_strangers,
         )
-    noted = tuple(replica for replica in old.replicas if replica in {*old.foreign, *new_foreign})
+    noted = tuple(
+        replica for replica in old.replicas if replica in {*old.strangers, *new_strangers}
+    )
     leader = best_candidate(old, candidates, seen)
-    return elect_leader(state, replace(base, foreign=noted), leader, seen)
+    return elect_leader(state, replace(base, strangers=noted), leader, seen)
 
 
-def add(state: State, event: Add) -> Decision:
+def add(state: State, event: Add) -> Ruling:
     """A new directory."""
     identity = event.identity
     refusal = _check_identity(state, identity)
@@ -168,7 +172,7 @@ def add(state: State, event: Add) -> Decision:
     slot = min(set(range(SLOTS)) - used_slots)
     new = RegisterBroker(
         node=identity.node,
-        incarnation=identity.incarnation,
+        registration_id=identity.registration_id,
         broker_epoch=event.offset,
         directory=identity.directory,
         path=identity.path,
@@ -184,7 +188,7 @@ def add(state: State, event: Add) -> Decision:
     return (new, *held_records(new, event.held))
 
 
-def retire(state: State, event: Retire) -> Decision:
+def retire(state: State, event: Retire) -> Ruling:
     """The end of a directory in the set, or its mark while partitions name it."""
     old = state.nodes.get(event.node)
     if old is None:
@@ -200,7 +204,7 @@ def retire(state: State, event: Retire) -> Decision:
     return UnregisterBroker(event.node, old.broker_epoch), Tombstone(key_of(old))
 
 
-def force_retire(state: State, event: ForceRetire) -> Decision:
+def force_retire(state: State, event: ForceRetire) -> Ruling:
     """The end of a directory with all its replicas, in another generation of the set."""
     old = state.nodes.get(event.node)
     if old is None:
@@ -224,7 +228,7 @@ def force_retire(state: State, event: ForceRetire) -> Decision:
     return tuple(records)
 
 
-def _without_replica(state: State, old: Partition, event: ForceRetire) -> Partition:
+def _without_replica(state: State, old: DecidedPartition, event: ForceRetire) -> DecidedPartition:
     """The partition without a replica; its leader is elected among the rest if it led, or if
     nothing else is in sync.
     """
@@ -247,10 +251,10 @@ def _without_replica(state: State, old: Partition, event: ForceRetire) -> Partit
         return change_partition(
             state, base, isr=isr, eligible=elr, replicas=assigned, recovering=old.recovering
         )
-    # the last members were foreign: one of them may have the records
-    if not (old.isr or old.elr) and {*old.foreign} - {node}:
+    # the last members were strangers: one of them may have the records
+    if not (old.isr or old.elr) and {*old.strangers} - {node}:
         return change_partition(state, base, isr=(), replicas=assigned, recovering=old.recovering)
-    seen = event.seen.get((old.topic_id, old.number), {})
+    seen = event.seen.get((old.topic_uuid, old.number), {})
     candidates = complete_nodes(state, members, seen)
     leader = NO_LEADER
     if candidates:
@@ -275,7 +279,7 @@ def _find_successor(state: State, node: int) -> int:
     return successor.node
 
 
-def set_voter(state: State, event: SetVoter) -> Decision:
+def set_voter(state: State, event: SetVoter) -> Ruling:
     """Another voter, or one less."""
     old = state.nodes.get(event.node)
     if old is None:

@@ -14,8 +14,8 @@
   Its leader is the whole ISR, and there is no ELR.
 - An ELR exists only while the ISR is smaller than the topic requires: as long as nothing is
   committed, its members have every committed record.
-- A new member of the ISR has the registered incarnation and does not leave the set.
-- A foreign replica leads only if all replicas of the partition were found foreign. Then nothing is
+- A new member of the ISR has the registered id and does not leave the set.
+- A stranger leads only if all replicas of the partition were found to be strangers. Then nothing is
   left to compare with, and after all of them are present, the best log leads.
 - No replica has a later epoch than the leader. One that was written without the set can have it;
   then the leader epoch is raised above that.
@@ -34,25 +34,25 @@ from embedlog.replicas.rules.events import (
     Elect,
     Election,
     Observed,
-    Place,
+    PartitionId,
     RaiseEpoch,
     Refusal,
 )
-from embedlog.replicas.rules.records import NO_LEADER, Partition, Record
+from embedlog.replicas.rules.records import NO_LEADER, DecidedPartition, Record
 from embedlog.replicas.rules.state import State, condition_of, serves
 
-Decision: TypeAlias = tuple[Record, ...] | Refusal
+Ruling: TypeAlias = tuple[Record, ...] | Refusal
 
 LAST_EPOCH: Final = 2**31 - 2
-NOT_COMPLETE: Final = frozenset({Condition.CRASHED, Condition.FOREIGN})
+NOT_COMPLETE: Final = frozenset({Condition.CRASHED, Condition.STRANGER})
 
 
 # ---- the new record of a partition ---------------------------------------------------------------
 
 
-def at_change(state: State, place: Place, change: int) -> Partition | Refusal:
+def at_change(state: State, partition_id: PartitionId, change: int) -> DecidedPartition | Refusal:
     """The partition, if no decision about it was made since `change`."""
-    partition = state.partitions.get(place)
+    partition = state.partitions.get(partition_id)
     if partition is None:
         return Refusal.UNKNOWN_TOPIC_OR_PARTITION
     if partition.partition_epoch != change:
@@ -62,24 +62,24 @@ def at_change(state: State, place: Place, change: int) -> Partition | Refusal:
 
 def change_partition(
     state: State,
-    old: Partition,
+    old: DecidedPartition,
     *,
     isr: Iterable[int],
     eligible: Iterable[int] = (),
     replicas: Sequence[int] | None = None,
     leader: int | None = None,
     recovering: bool = False,
-    foreign: Iterable[int] = (),
-) -> Partition:
+    strangers: Iterable[int] = (),
+) -> DecidedPartition:
     """The partition after one more decision; an election if there is a `leader`. `eligible` become
     the ELR if it is needed.
 
-    `foreign` are found foreign now. They are noted until they join the ISR.
+    `strangers` were found to be strangers now. They are noted until they join the ISR.
     """
     assigned = old.replicas if replicas is None else tuple(replicas)
     members = set(isr)
     eligible_nodes = set(eligible) - members
-    foreign_nodes = {*old.foreign, *foreign} - members
+    stranger_nodes = {*old.strangers, *strangers} - members
     new = replace(
         old,
         replicas=assigned,
@@ -88,21 +88,26 @@ def change_partition(
         partition_epoch=old.partition_epoch + 1,
         directories=_directories_of(state, old, assigned),
         recovering=recovering,
-        foreign=tuple(node for node in assigned if node in foreign_nodes),
+        strangers=tuple(node for node in assigned if node in stranger_nodes),
     )
     if len(new.isr) < state.required_size(new):
         new = replace(new, elr=tuple(node for node in assigned if node in eligible_nodes))
     if leader is None:
         return new
-    incarnation = None
+    registration_id = None
     if leader != NO_LEADER:
-        incarnation = state.nodes[leader].incarnation
+        registration_id = state.nodes[leader].registration_id
     return replace(
-        new, leader=leader, leader_epoch=old.leader_epoch + 1, leader_incarnation=incarnation
+        new,
+        leader=leader,
+        leader_epoch=old.leader_epoch + 1,
+        leader_registration_id=registration_id,
     )
 
 
-def elect_leader(state: State, old: Partition, leader: int, seen: Observed) -> Partition:
+def elect_leader(
+    state: State, old: DecidedPartition, leader: int, seen: Observed
+) -> DecidedPartition:
     """The partition after the election of a complete member."""
     isr = {leader} | {
         node for node in old.isr if condition_of(state, seen, node) is Condition.COMPLETE
@@ -112,7 +117,7 @@ def elect_leader(state: State, old: Partition, leader: int, seen: Observed) -> P
     )
 
 
-def eligible_members(state: State, old: Partition, seen: Observed) -> set[int]:
+def eligible_members(state: State, old: DecidedPartition, seen: Observed) -> set[int]:
     """The members of ISR and ELR that may have all committed records: all that were not found
     incomplete.
     """
@@ -121,7 +126,7 @@ def eligible_members(state: State, old: Partition, seen: Observed) -> set[int]:
     }
 
 
-def best_candidate(old: Partition, candidates: Iterable[int], seen: Observed) -> int:
+def best_candidate(old: DecidedPartition, candidates: Iterable[int], seen: Observed) -> int:
     """The candidate with the most advanced log."""
     order = {node: position for position, node in enumerate(old.replicas)}
 
@@ -136,7 +141,9 @@ def complete_nodes(state: State, nodes: Iterable[int], seen: Observed) -> list[i
     return [node for node in nodes if condition_of(state, seen, node) is Condition.COMPLETE]
 
 
-def _directories_of(state: State, old: Partition, assigned: Sequence[int]) -> tuple[UUID, ...]:
+def _directories_of(
+    state: State, old: DecidedPartition, assigned: Sequence[int]
+) -> tuple[UUID, ...]:
     earlier = dict(zip(old.replicas, old.directories, strict=True))
     return tuple(
         state.nodes[node].directory if node in state.nodes else earlier[node] for node in assigned
@@ -146,21 +153,21 @@ def _directories_of(state: State, old: Partition, assigned: Sequence[int]) -> tu
 # ---- the ISR -------------------------------------------------------------------------------------
 
 
-def alter_isr(state: State, event: AlterIsr) -> Decision:
-    """Another ISR, proposed by the leader. Nothing if it is the present one, unless it is to be
+def alter_isr(state: State, event: AlterIsr) -> Ruling:
+    """Another ISR, proposed by the leader. Nothing if it is the current one, unless it is to be
     renewed.
     """
-    present = state.partitions.get(event.place)
-    if present is not None and event.leader_epoch != present.leader_epoch:
+    current = state.partitions.get(event.partition_id)
+    if current is not None and event.leader_epoch != current.leader_epoch:
         return Refusal.FENCED_LEADER_EPOCH
-    old = at_change(state, event.place, event.change)
+    old = at_change(state, event.partition_id, event.change)
     if isinstance(old, Refusal):
         return old
     isr = set(event.isr)
     if len(isr) != len(event.isr) or not isr.issubset(old.replicas) or old.leader not in isr:
         return Refusal.INVALID_REQUEST
     for node in isr.difference(old.isr):
-        if not _is_eligible(state, node, event.incarnations.get(node)):
+        if not _is_eligible(state, node, event.registration_ids.get(node)):
             return Refusal.INELIGIBLE_REPLICA
     eligible = {*old.elr, *old.isr} - event.lost
     new = change_partition(state, old, isr=isr, eligible=eligible)
@@ -169,20 +176,22 @@ def alter_isr(state: State, event: AlterIsr) -> Decision:
     return (new,)
 
 
-def _is_eligible(state: State, node: int, incarnation: UUID | None) -> bool:
-    """Whether a replica with this incarnation may join the ISR."""
+def _is_eligible(state: State, node: int, registration_id: UUID | None) -> bool:
+    """Whether a replica with this registration id may join the ISR."""
     registered = state.nodes.get(node)
     return (
-        registered is not None and not registered.leaving and registered.incarnation == incarnation
+        registered is not None
+        and not registered.leaving
+        and registered.registration_id == registration_id
     )
 
 
 # ---- elections -----------------------------------------------------------------------------------
 
 
-def elect(state: State, event: Elect) -> Decision:
+def elect(state: State, event: Elect) -> Ruling:
     """A leader for a partition, by the kind of the election."""
-    old = at_change(state, event.place, event.change)
+    old = at_change(state, event.partition_id, event.change)
     if isinstance(old, Refusal):
         return old
     match event.kind:
@@ -194,9 +203,9 @@ def elect(state: State, event: Elect) -> Decision:
             return _elect_unclean(state, old, event.seen, event.node)
 
 
-def raise_epoch(state: State, event: RaiseEpoch) -> Decision:
+def raise_epoch(state: State, event: RaiseEpoch) -> Ruling:
     """A leader epoch above a later one of a replica. The leader continues in it."""
-    old = state.partitions.get(event.place)
+    old = state.partitions.get(event.partition_id)
     if old is None:
         return Refusal.UNKNOWN_TOPIC_OR_PARTITION
     if old.leader_epoch >= event.epoch:
@@ -207,26 +216,28 @@ def raise_epoch(state: State, event: RaiseEpoch) -> Decision:
 
 
 def _elect_offline(
-    state: State, old: Partition, seen: Observed, *, allowed: bool = False
-) -> Decision:
+    state: State, old: DecidedPartition, seen: Observed, *, allowed: bool = False
+) -> Ruling:
     """The election of an eligible replica; of another one if that is `allowed` and needed."""
-    decision = _elect_eligible(state, old, seen)
-    if not allowed or _is_settled(decision):
-        return decision
+    ruling = _elect_eligible(state, old, seen)
+    if not allowed or _has_leader(ruling):
+        return ruling
     unclean = _elect_unclean(state, old, seen, None)
     if isinstance(unclean, Refusal):
-        return decision
+        return ruling
     return unclean
 
 
-def _is_settled(decision: Decision) -> bool:
+def _has_leader(ruling: Ruling) -> bool:
     """Whether an election finds a leader, or needs none."""
-    if isinstance(decision, Refusal):
-        return decision is Refusal.ELECTION_NOT_NEEDED
-    return any(isinstance(record, Partition) and record.leader != NO_LEADER for record in decision)
+    if isinstance(ruling, Refusal):
+        return ruling is Refusal.ELECTION_NOT_NEEDED
+    return any(
+        isinstance(record, DecidedPartition) and record.leader != NO_LEADER for record in ruling
+    )
 
 
-def _elect_eligible(state: State, old: Partition, seen: Observed) -> Decision:
+def _elect_eligible(state: State, old: DecidedPartition, seen: Observed) -> Ruling:
     """The election of a replica that may have all committed records."""
     if serves(state, old, seen):
         return Refusal.ELECTION_NOT_NEEDED
@@ -248,7 +259,7 @@ def _elect_eligible(state: State, old: Partition, seen: Observed) -> Decision:
             ),
         )
     if all(
-        node in old.foreign and condition_of(state, seen, node) is not Condition.AWAY
+        node in old.strangers and condition_of(state, seen, node) is not Condition.AWAY
         for node in old.replicas
     ):
         leader = best_candidate(old, old.replicas, seen)
@@ -266,12 +277,12 @@ def _elect_eligible(state: State, old: Partition, seen: Observed) -> Decision:
     )
 
 
-def _candidates(state: State, old: Partition, seen: Observed) -> list[int]:
+def _candidates(state: State, old: DecidedPartition, seen: Observed) -> list[int]:
     """The replicas that may lead."""
     return complete_nodes(state, old.isr, seen) or complete_nodes(state, old.elr, seen)
 
 
-def _crashed_candidates(state: State, old: Partition, seen: Observed) -> list[int] | Refusal:
+def _crashed_candidates(state: State, old: DecidedPartition, seen: Observed) -> list[int] | Refusal:
     """The candidates after a crash of members of the ISR or the ELR; none if no member crashed."""
     members = (*old.isr, *old.elr)
     crashed = [node for node in members if condition_of(state, seen, node) is Condition.CRASHED]
@@ -286,7 +297,7 @@ def _crashed_candidates(state: State, old: Partition, seen: Observed) -> list[in
     return Refusal.WAIT_FOR_REPLICAS
 
 
-def _elect_preferred(state: State, old: Partition, seen: Observed) -> Decision:
+def _elect_preferred(state: State, old: DecidedPartition, seen: Observed) -> Ruling:
     preferred = old.replicas[0]
     if old.leader == preferred and serves(state, old, seen):
         return Refusal.ELECTION_NOT_NEEDED
@@ -300,11 +311,11 @@ def _elect_preferred(state: State, old: Partition, seen: Observed) -> Decision:
     return (elect_leader(state, old, preferred, seen),)
 
 
-def _elect_unclean(state: State, old: Partition, seen: Observed, node: int | None) -> Decision:
+def _elect_unclean(state: State, old: DecidedPartition, seen: Observed, node: int | None) -> Ruling:
     if node is None:
-        decision = _elect_offline(state, old, seen)
-        if _is_settled(decision):
-            return decision
+        ruling = _elect_offline(state, old, seen)
+        if _has_leader(ruling):
+            return ruling
     elif old.leader == node and old.isr == (node,) and serves(state, old, seen):
         return Refusal.ELECTION_NOT_NEEDED
     candidates = [
@@ -318,8 +329,8 @@ def _elect_unclean(state: State, old: Partition, seen: Observed, node: int | Non
     trusted = [
         replica
         for replica in candidates
-        if condition_of(state, seen, replica) is not Condition.FOREIGN
-        and replica not in old.foreign
+        if condition_of(state, seen, replica) is not Condition.STRANGER
+        and replica not in old.strangers
     ]
     leader = best_candidate(old, trusted or candidates, seen)
     return (change_partition(state, old, isr=(leader,), leader=leader, recovering=True),)

@@ -2,8 +2,8 @@
 
 - An event has all that a decision needs beside the state: observations of directories, drawn ids,
   offsets.
-- A node that is absent from the observations is away. So is one that was observed in another
-  incarnation than the registered one: it crashed since then, or has not yet registered.
+- A node that is absent from the observations is away. So is one that was observed with another
+  registration id than the registered one: it crashed since then, or has not yet registered.
 - `change` is the partition epoch from which the event was derived.
 """
 
@@ -17,7 +17,7 @@ from uuid import UUID
 
 from embedlog.replicas.rules.records import TOPIC
 
-Place: TypeAlias = tuple[UUID, int]  # topic id and number of a partition
+PartitionId: TypeAlias = tuple[UUID, int]  # topic id and number of a partition
 
 
 class Refusal(Enum):
@@ -28,7 +28,7 @@ class Refusal(Enum):
     INVALID_UPDATE_VERSION = "Another decision about the partition was made since the event."
     INVALID_REQUEST = "The request contradicts itself, or the state of the partition."
     INELIGIBLE_REPLICA = (
-        "A new member of the ISR is away, leaves the set, or has another incarnation."
+        "A new member of the ISR is away, leaves the set, or has another registration id."
     )
     ELECTION_NOT_NEEDED = "The wanted leader leads already."
     PREFERRED_LEADER_NOT_AVAILABLE = (
@@ -63,10 +63,10 @@ class Refusal(Enum):
     INCONSISTENT_CLUSTER_ID = "The directory belongs to another cluster."
     STALE_CLUSTER_GENERATION = "The directory belongs to another generation of the set."
     INVALID_REGISTRATION = (
-        "Number, directory id, path or incarnation differ from the registered ones."
+        "Number, directory id, path or registration id differ from the registered ones."
     )
     DUPLICATE_BROKER_REGISTRATION = (
-        "The node is alive with another incarnation, or its number was used before."
+        "The node is alive with another registration id, or its number was used before."
     )
     BROKER_ID_NOT_REGISTERED = "No directory is registered with this number."
     TOO_MANY_DIRECTORIES = "The set has as many directories as it can have."
@@ -76,23 +76,23 @@ class Refusal(Enum):
 
 class Condition(Enum):
     """The condition in which a replica was found. Complete: its directory has its registered
-    incarnation, its page was not lost.
+    id, its page was not lost.
     """
 
     AWAY = "away"
     COMPLETE = "complete"
     CRASHED = "crashed"
-    FOREIGN = "foreign"
+    STRANGER = "stranger"
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Observation of a replica: its state, the incarnation of its directory, and the end of its
+    """Observation of a replica: its state, the registration id of its directory, and the end of its
     log.
     """
 
     condition: Condition
-    incarnation: UUID
+    registration_id: UUID
     last_epoch: int = -1
     log_end: int = 0
 
@@ -113,18 +113,18 @@ class Election(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AlterIsr:
-    """The leader has a new ISR. `incarnations`: of the new members. `lost`: leaving members that
-    are not complete.
+    """The leader has a new ISR. `registration_ids`: of the new members. `lost`: leaving members
+    that are not complete.
 
     `renewed`: decide also if the ISR stays as it is. A member that was never decided is removed so
     (REPLICA-6).
     """
 
-    place: Place
+    partition_id: PartitionId
     leader_epoch: int
     change: int
     isr: tuple[int, ...]
-    incarnations: Mapping[int, UUID] = field(default_factory=dict)
+    registration_ids: Mapping[int, UUID] = field(default_factory=dict)
     lost: frozenset[int] = frozenset()
     renewed: bool = False
 
@@ -137,7 +137,7 @@ class Elect:
     time.
     """
 
-    place: Place
+    partition_id: PartitionId
     kind: Election
     change: int
     seen: Observed
@@ -151,7 +151,7 @@ class RaiseEpoch:
     begun it.
     """
 
-    place: Place
+    partition_id: PartitionId
     epoch: int
 
 
@@ -161,7 +161,7 @@ class Reassign:
     without a limit.
     """
 
-    place: Place
+    partition_id: PartitionId
     change: int
     target: tuple[int, ...]
     throttle: int | None = None
@@ -171,7 +171,7 @@ class Reassign:
 class CancelReassignment:
     """The partition shall keep its original replicas."""
 
-    place: Place
+    partition_id: PartitionId
     change: int
     seen: Observed
 
@@ -180,7 +180,7 @@ class CancelReassignment:
 class FinishReassignment:
     """All replicas of the target are in the ISR."""
 
-    place: Place
+    partition_id: PartitionId
     change: int
     seen: Observed
 
@@ -198,7 +198,7 @@ class CreateTopic:
     """
 
     name: str
-    topic_id: UUID
+    topic_uuid: UUID
     live: frozenset[int]
     partitions: int = 1
     factor: int = 1
@@ -213,7 +213,7 @@ class CreateTopic:
 class CreatePartitions:
     """An existing topic shall have `total` partitions. `assignment` is that of the new ones."""
 
-    topic_id: UUID
+    topic_uuid: UUID
     total: int
     live: frozenset[int]
     assignment: tuple[tuple[int, ...], ...] | None = None
@@ -223,7 +223,7 @@ class CreatePartitions:
 class DeleteTopic:
     """A topic is deleted."""
 
-    topic_id: UUID
+    topic_uuid: UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ class SetConfig:
     resource: str
     changes: Mapping[str, str | None]
     kind: int = TOPIC
-    seen: Mapping[Place, Observed] = field(default_factory=dict)
+    seen: Mapping[PartitionId, Observed] = field(default_factory=dict)
 
 
 # ---- directories ---------------------------------------------------------------------------------
@@ -248,13 +248,13 @@ class Identity:
     """A directory as its own files describe it.
 
     `openings`: the ids of its openings since the one whose registration it has recorded, which is
-    the first; the last one is the present one. Empty in a directory of an earlier version.
+    the first; the last one is the current one. Empty in a directory of an earlier version.
     """
 
     node: int
     cluster_id: str
     directory: UUID
-    incarnation: UUID
+    registration_id: UUID
     path: str
     rack: str | None = None
     generation: int = 0
@@ -269,7 +269,7 @@ class Identity:
 class Register:
     """A registered directory was opened. `condition`: complete after an orderly close.
 
-    `alive`: its registered incarnation answers, too. `fresh`: no process had it open, so it gets a
+    `alive`: it answers with its registered id, too. `fresh`: no process had it open, so it gets a
     new broker epoch. So does one whose present opening is not registered.
 
     `offset` is that of the first record of this decision. `seen` has all replicas of each partition
@@ -282,7 +282,7 @@ class Register:
     offset: int
     alive: bool = False
     fresh: bool = False
-    seen: Mapping[Place, Observed] = field(default_factory=dict)
+    seen: Mapping[PartitionId, Observed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,7 @@ class HeldTopic:
     """
 
     name: str
-    topic_id: UUID
+    topic_uuid: UUID
     epochs: tuple[int, ...]
     config: Mapping[str, str] = field(default_factory=dict)
 
@@ -326,7 +326,7 @@ class ForceRetire:
     """
 
     node: int
-    seen: Mapping[Place, Observed] = field(default_factory=dict)
+    seen: Mapping[PartitionId, Observed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

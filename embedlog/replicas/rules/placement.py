@@ -39,7 +39,9 @@ class Shape:
     factor: int = 1
 
 
-def place(racks: Racks, shape: Shape, *, start: int, shift: int, first: int = 0) -> Assignment:
+def place_replicas(
+    racks: Racks, shape: Shape, *, start: int, shift: int, first: int = 0
+) -> Assignment:
     """Nodes of the partitions `first`, `first` + 1, … of a topic. `start` and `shift` are random in
     Kafka.
 
@@ -59,7 +61,7 @@ def place(racks: Racks, shape: Shape, *, start: int, shift: int, first: int = 0)
 def extend(racks: Racks, existing: Sequence[Sequence[int]], total: int) -> Assignment:
     """Nodes of the partitions that a topic with the assignment `existing` needs to have `total`.
 
-    Raises InvalidPartitionsError if it has as many, and the errors of `place`.
+    Raises InvalidPartitionsError if it has as many, and the errors of `place_replicas`.
     """
     if total <= len(existing):
         raise InvalidPartitionsError(
@@ -68,7 +70,7 @@ def extend(racks: Racks, existing: Sequence[Sequence[int]], total: int) -> Assig
     preferred = existing[0][0]
     start = next((position for position, node in enumerate(sorted(racks)) if node >= preferred), 0)
     shape = Shape(total - len(existing), len(existing[0]))
-    return place(racks, shape, start=start, shift=start, first=len(existing))
+    return place_replicas(racks, shape, start=start, shift=start, first=len(existing))
 
 
 def place_topics(
@@ -78,7 +80,7 @@ def place_topics(
     assignments = []
     for shape in shapes:
         position = start % len(racks) if racks else 0
-        assignments.append(place(racks, shape, start=position, shift=shift))
+        assignments.append(place_replicas(racks, shape, start=position, shift=shift))
         start += shape.partitions
     return tuple(assignments)
 

@@ -2,12 +2,12 @@
 
 - During a reassignment the assignment is the target, followed by the replicas that are removed at
   its end.
-- A new target replaces the present one; a cancellation returns to the assignment before the first
+- A new target replaces the current one; a cancellation returns to the assignment before the first
   one. A replica that was added for a replaced target is both added and removed: the end removes it,
   and so does the cancellation.
 - The end needs every replica of the target in the ISR. One decision makes the target assignment and
   ISR, with a leader from it, in a new leader epoch.
-- The throttle of a reassignment is in the Partition record until the end, so that every process
+- The throttle of a reassignment is in the DecidedPartition until the end, so that every process
   obeys it.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from embedlog.replicas.rules.elections import (
-    Decision,
+    Ruling,
     at_change,
     best_candidate,
     change_partition,
@@ -31,13 +31,13 @@ from embedlog.replicas.rules.events import (
     Reassign,
     Refusal,
 )
-from embedlog.replicas.rules.records import Partition
+from embedlog.replicas.rules.records import DecidedPartition
 from embedlog.replicas.rules.state import State, throttle_of, with_throttle
 
 
-def reassign(state: State, event: Reassign) -> Decision:
-    """The first step to other replicas. Nothing if the target is the present assignment."""
-    old = at_change(state, event.place, event.change)
+def reassign(state: State, event: Reassign) -> Ruling:
+    """The first step to other replicas. Nothing if the target is the current assignment."""
+    old = at_change(state, event.partition_id, event.change)
     if isinstance(old, Refusal):
         return old
     target = event.target
@@ -67,9 +67,9 @@ def reassign(state: State, event: Reassign) -> Decision:
     return (with_throttle(new, throttle),)
 
 
-def cancel(state: State, event: CancelReassignment) -> Decision:
+def cancel(state: State, event: CancelReassignment) -> Ruling:
     """The assignment without the added replicas."""
-    old = at_change(state, event.place, event.change)
+    old = at_change(state, event.partition_id, event.change)
     if isinstance(old, Refusal):
         return old
     if not old.adding and not old.removing:
@@ -77,12 +77,12 @@ def cancel(state: State, event: CancelReassignment) -> Decision:
     original = [node for node in old.replicas if node not in old.adding]
     if not set(original) & set(old.isr):
         return Refusal.INVALID_REPLICA_ASSIGNMENT
-    return _settle(state, old, original, event.seen)
+    return _end_reassignment(state, old, original, event.seen)
 
 
-def finish(state: State, event: FinishReassignment) -> Decision:
+def finish(state: State, event: FinishReassignment) -> Ruling:
     """The target as the assignment."""
-    old = at_change(state, event.place, event.change)
+    old = at_change(state, event.partition_id, event.change)
     if isinstance(old, Refusal):
         return old
     if not old.adding and not old.removing:
@@ -90,10 +90,12 @@ def finish(state: State, event: FinishReassignment) -> Decision:
     target = [node for node in old.replicas if node not in old.removing]
     if not set(target) <= set(old.isr):
         return Refusal.REASSIGNMENT_IN_PROGRESS
-    return _settle(state, old, target, event.seen)
+    return _end_reassignment(state, old, target, event.seen)
 
 
-def _settle(state: State, old: Partition, replicas: Sequence[int], seen: Observed) -> Decision:
+def _end_reassignment(
+    state: State, old: DecidedPartition, replicas: Sequence[int], seen: Observed
+) -> Ruling:
     """The partition without a reassignment; the leader stays if it can."""
     candidates = complete_nodes(state, [node for node in replicas if node in old.isr], seen)
     if not candidates:

@@ -6,7 +6,7 @@ metadata records.
 - A key is the type and the subject of a record, so that compaction keeps the newest record of every
   subject.
 - Fields of embedlog are tagged fields from 10000 up; unknown tagged fields are kept, byte for byte.
-- A Partition record is complete and consistent: the decoder refuses one that no decision can have
+- A DecidedPartition is complete and consistent: the decoder refuses one that no decision can have
   produced.
 - Damaged bytes raise CorruptRecordError, unknown types and versions UnsupportedFormatError; lengths
   are checked first.
@@ -25,7 +25,7 @@ from embedlog.format.wire import LONG, NUMBER, Flexible, uvarint
 
 LOG: Final = "__replica_state"
 NO_LEADER: Final = -1
-TOPIC: Final = 2  # kinds of a Config record
+TOPIC: Final = 2  # kinds of a DecidedConfig
 NODE: Final = 4
 FRAME_VERSION: Final = 1
 SLOTS: Final = 64  # bits of the ISR in a control page
@@ -42,32 +42,32 @@ _GENERATION = 10001
 _PATH = 10002
 _SLOT = 10003
 _OPENING = 10004
-# tags of Partition
+# tags of DecidedPartition
 _RECOVERING = 0
 _ELR = 1
 _LAST_KNOWN = 2
-_LEADER_INCARNATION = 10000
-# tagged field of a Config record: its topic was created with this value
+_LEADER_REGISTRATION_ID = 10000
+# tagged field of a DecidedConfig: its topic was created with this value
 ORIGINAL: Final = (10000, b"")
 _CORDONED_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterBroker:
-    """A directory of the set. `incarnation` changes when it was not closed in order.
+    """A directory of the set. `registration_id` changes when it was not closed in order.
 
     `broker_epoch` is the offset of that registration. `opening` is the id that the first process in
     the directory drew when it opened it; None in a log of an earlier version.
 
     `replicas` is false for a witness, which votes but takes no partitions; a `leaving` directory
     takes no further ones. `slot` is the bit of the directory in the ISR of control pages, 0 to 63.
-    It is unique among the present directories.
+    It is unique among the current directories.
     """
 
     TYPE: ClassVar[int] = 0
 
     node: int
-    incarnation: UUID
+    registration_id: UUID
     broker_epoch: int
     directory: UUID
     path: str
@@ -93,29 +93,29 @@ class UnregisterBroker:
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class DecidedTopic:
     """A topic that exists."""
 
     TYPE: ClassVar[int] = 2
 
     name: str
-    topic_id: UUID
+    topic_uuid: UUID
     others: Tags = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class DecidedPartition:
     """One partition after a decision. `replicas` begins with the preferred leader; `directories`
     are in its order.
 
-    `elr`: eligible leaders outside the ISR. `leader_incarnation`: incarnation of the leader's
-    directory at its election. `foreign`: replicas that were found foreign, until they join the ISR
+    `elr`: eligible leaders outside the ISR. `leader_registration_id`: registration id of the
+    leader's directory at its election. `strangers`: replicas in strangers, until they join the ISR
     (in the field of Kafka's last known ELR).
     """
 
     TYPE: ClassVar[int] = 3
 
-    topic_id: UUID
+    topic_uuid: UUID
     number: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -127,13 +127,13 @@ class Partition:
     removing: tuple[int, ...] = ()
     adding: tuple[int, ...] = ()
     recovering: bool = False
-    leader_incarnation: UUID | None = None
-    foreign: tuple[int, ...] = ()
+    leader_registration_id: UUID | None = None
+    strangers: tuple[int, ...] = ()
     others: Tags = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class DecidedConfig:
     """One setting of a topic or of a node. None returns it to its default."""
 
     TYPE: ClassVar[int] = 4
@@ -151,13 +151,13 @@ class RemoveTopic:
 
     TYPE: ClassVar[int] = 9
 
-    topic_id: UUID
+    topic_uuid: UUID
     others: Tags = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NoOp:
-    """No change: a record of the present term, after which the records before it count."""
+    """No change: a record of the current term, after which the records before it count."""
 
     TYPE: ClassVar[int] = 20
 
@@ -172,7 +172,13 @@ class Tombstone:
 
 
 Change: TypeAlias = (
-    RegisterBroker | UnregisterBroker | Topic | Partition | Config | RemoveTopic | NoOp
+    RegisterBroker
+    | UnregisterBroker
+    | DecidedTopic
+    | DecidedPartition
+    | DecidedConfig
+    | RemoveTopic
+    | NoOp
 )
 Record: TypeAlias = Change | Tombstone
 
@@ -191,11 +197,11 @@ def _subject_of(record: Change) -> bytes:
     match record:
         case RegisterBroker() | UnregisterBroker():
             return NUMBER.pack(record.node)
-        case Topic() | RemoveTopic():
-            return record.topic_id.bytes
-        case Partition():
-            return record.topic_id.bytes + NUMBER.pack(record.number)
-        case Config():
+        case DecidedTopic() | RemoveTopic():
+            return record.topic_uuid.bytes
+        case DecidedPartition():
+            return record.topic_uuid.bytes + NUMBER.pack(record.number)
+        case DecidedConfig():
             return (
                 _BYTE.pack(record.kind)
                 + _encode_string(record.resource)
@@ -222,7 +228,10 @@ Encoded: TypeAlias = tuple[int, bytes, list[tuple[int, bytes]]]  # version, body
 
 def _encode_register(record: RegisterBroker) -> Encoded:
     body = (
-        NUMBER.pack(record.node) + b"\0" + record.incarnation.bytes + LONG.pack(record.broker_epoch)
+        NUMBER.pack(record.node)
+        + b"\0"
+        + record.registration_id.bytes
+        + LONG.pack(record.broker_epoch)
     )
     # no endpoints, no features, not fenced
     body += b"\1\1" + _encode_nullable(record.rack) + b"\0" + bytes((record.leaving,))
@@ -241,10 +250,10 @@ def _encode_register(record: RegisterBroker) -> Encoded:
     return (3 if record.replicas else _CORDONED_VERSION), body, tags
 
 
-def _encode_partition(record: Partition) -> Encoded:
+def _encode_partition(record: DecidedPartition) -> Encoded:
     lists = (record.replicas, record.isr, record.removing, record.adding)
     body = (
-        NUMBER.pack(record.number) + record.topic_id.bytes + b"".join(map(_encode_numbers, lists))
+        NUMBER.pack(record.number) + record.topic_uuid.bytes + b"".join(map(_encode_numbers, lists))
     )
     body += struct.pack(
         ">iii", record.leader, record.leader_epoch, record.partition_epoch
@@ -254,14 +263,14 @@ def _encode_partition(record: Partition) -> Encoded:
         tags.append((_RECOVERING, b"\1"))
     if record.elr:
         tags.append((_ELR, _encode_numbers(record.elr)))
-    if record.foreign:
-        tags.append((_LAST_KNOWN, _encode_numbers(record.foreign)))
-    if record.leader_incarnation is not None:
-        tags.append((_LEADER_INCARNATION, record.leader_incarnation.bytes))
+    if record.strangers:
+        tags.append((_LAST_KNOWN, _encode_numbers(record.strangers)))
+    if record.leader_registration_id is not None:
+        tags.append((_LEADER_REGISTRATION_ID, record.leader_registration_id.bytes))
     return 2, body, tags
 
 
-def _encode_config(record: Config) -> Encoded:
+def _encode_config(record: DecidedConfig) -> Encoded:
     text = (
         _BYTE.pack(record.kind)
         + _encode_string(record.resource)
@@ -278,10 +287,14 @@ _ENCODERS: Final[dict[int, Callable[..., Encoded]]] = {
         NUMBER.pack(record.node) + LONG.pack(record.broker_epoch),
         [],
     ),
-    Topic.TYPE: lambda record: (0, _encode_string(record.name) + record.topic_id.bytes, []),
-    Partition.TYPE: _encode_partition,
-    Config.TYPE: _encode_config,
-    RemoveTopic.TYPE: lambda record: (0, record.topic_id.bytes, []),
+    DecidedTopic.TYPE: lambda record: (
+        0,
+        _encode_string(record.name) + record.topic_uuid.bytes,
+        [],
+    ),
+    DecidedPartition.TYPE: _encode_partition,
+    DecidedConfig.TYPE: _encode_config,
+    RemoveTopic.TYPE: lambda record: (0, record.topic_uuid.bytes, []),
     NoOp.TYPE: lambda record: (0, b"", []),
 }
 
@@ -390,7 +403,7 @@ class _Fields:
 def _decode_register(reader: Flexible) -> RegisterBroker:
     node = _read_node(reader)
     _check_unused(reader, 1, "a migration")
-    incarnation = _read_uuid(reader)
+    registration_id = _read_uuid(reader)
     broker_epoch = reader.take(LONG)[0]
     _check_unused(reader, 2, "end points or features", b"\1\1")
     rack = reader.nullable()
@@ -413,7 +426,7 @@ def _decode_register(reader: Flexible) -> RegisterBroker:
         raise ValueError("voter, generation or path is missing")
     return RegisterBroker(
         node=node,
-        incarnation=incarnation,
+        registration_id=registration_id,
         broker_epoch=broker_epoch,
         directory=directories[0],
         path=path,
@@ -428,9 +441,9 @@ def _decode_register(reader: Flexible) -> RegisterBroker:
     )
 
 
-def _decode_partition(reader: Flexible) -> Partition:
+def _decode_partition(reader: Flexible) -> DecidedPartition:
     number = _read_number(reader)
-    topic_id = _read_uuid(reader)
+    topic_uuid = _read_uuid(reader)
     replicas = reader.numbers()
     isr = reader.numbers()
     removing = reader.numbers()
@@ -440,8 +453,8 @@ def _decode_partition(reader: Flexible) -> Partition:
     partition_epoch = _read_number(reader)
     directories = _read_uuids(reader)
     fields = _Fields(reader)
-    record = Partition(
-        topic_id=topic_id,
+    record = DecidedPartition(
+        topic_uuid=topic_uuid,
         number=number,
         replicas=replicas,
         isr=isr,
@@ -453,8 +466,8 @@ def _decode_partition(reader: Flexible) -> Partition:
         removing=removing,
         adding=adding,
         recovering=fields.take(_RECOVERING, _read_flag) or False,
-        leader_incarnation=fields.take(_LEADER_INCARNATION, _read_uuid),
-        foreign=fields.take(_LAST_KNOWN, Flexible.numbers) or (),
+        leader_registration_id=fields.take(_LEADER_REGISTRATION_ID, _read_uuid),
+        strangers=fields.take(_LAST_KNOWN, Flexible.numbers) or (),
         others=fields.others(),
     )
     problem = inconsistency(record)
@@ -463,7 +476,7 @@ def _decode_partition(reader: Flexible) -> Partition:
     return record
 
 
-def inconsistency(record: Partition) -> str:
+def inconsistency(record: DecidedPartition) -> str:
     """The first reason for which no decision can have produced this record; empty if there is
     none.
     """
@@ -476,7 +489,7 @@ def inconsistency(record: Partition) -> str:
         "replicas": record.replicas,
         "ISR": record.isr,
         "ELR": record.elr,
-        "foreign": record.foreign,
+        "strangers": record.strangers,
         "removing": record.removing,
         "adding": record.adding,
     }
@@ -487,32 +500,32 @@ def inconsistency(record: Partition) -> str:
         return f"leader {record.leader} is not in the ISR {record.isr[:64]}"
     if set(record.isr) & set(record.elr):
         return "ISR and ELR have a common node"
-    if set(record.foreign) & {*record.isr, *record.elr}:
-        return "a foreign replica is in the ISR or the ELR"
+    if set(record.strangers) & {*record.isr, *record.elr}:
+        return "a stranger is in the ISR or the ELR"
     return ""
 
 
-def _decode_topic(reader: Flexible) -> Topic:
-    return Topic(reader.string(), _read_uuid(reader), _Fields(reader).others())
+def _decode_topic(reader: Flexible) -> DecidedTopic:
+    return DecidedTopic(reader.string(), _read_uuid(reader), _Fields(reader).others())
 
 
 def _decode_unregister(reader: Flexible) -> UnregisterBroker:
     return UnregisterBroker(_read_node(reader), reader.take(LONG)[0], _Fields(reader).others())
 
 
-def _decode_config(reader: Flexible) -> Config:
+def _decode_config(reader: Flexible) -> DecidedConfig:
     kind = reader.take(_BYTE)[0]
     resource = reader.string()
     name = reader.string()
-    return Config(kind, resource, name, reader.nullable(), _Fields(reader).others())
+    return DecidedConfig(kind, resource, name, reader.nullable(), _Fields(reader).others())
 
 
 _DECODERS: Final[dict[int, tuple[tuple[int, ...], Callable[[Flexible], Change]]]] = {
     RegisterBroker.TYPE: ((3, _CORDONED_VERSION), _decode_register),
     UnregisterBroker.TYPE: ((0,), _decode_unregister),
-    Topic.TYPE: ((0,), _decode_topic),
-    Partition.TYPE: ((2,), _decode_partition),
-    Config.TYPE: ((0,), _decode_config),
+    DecidedTopic.TYPE: ((0,), _decode_topic),
+    DecidedPartition.TYPE: ((2,), _decode_partition),
+    DecidedConfig.TYPE: ((0,), _decode_config),
     RemoveTopic.TYPE: (
         (0,),
         lambda reader: RemoveTopic(_read_uuid(reader), _Fields(reader).others()),

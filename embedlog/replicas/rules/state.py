@@ -30,24 +30,24 @@ from uuid import UUID
 
 from embedlog.config.options import parse
 from embedlog.config.topic import TopicConfig
-from embedlog.replicas.rules.events import Condition, Observed, Place
+from embedlog.replicas.rules.events import Condition, Observed, PartitionId
 from embedlog.replicas.rules.records import (
     NODE,
     ORIGINAL,
     TOPIC,
-    Config,
+    DecidedConfig,
+    DecidedPartition,
+    DecidedTopic,
     NoOp,
-    Partition,
     Record,
     RegisterBroker,
     RemoveTopic,
     Tombstone,
-    Topic,
     UnregisterBroker,
 )
 
 Setting: TypeAlias = tuple[int, str, str]  # kind, resource, name
-# tag of a Partition record: bytes per second for the copies of its reassignment
+# tag of a DecidedPartition: bytes per second for the copies of its reassignment
 _THROTTLE: Final = 10001
 _RATE: Final = struct.Struct(">q")
 LEAST: Final = "min.insync.replicas"
@@ -64,8 +64,10 @@ class State:
 
     cluster_id: str
     nodes: Mapping[int, RegisterBroker] = field(default_factory=lambda: MappingProxyType({}))
-    topics: Mapping[UUID, Topic] = field(default_factory=lambda: MappingProxyType({}))
-    partitions: Mapping[Place, Partition] = field(default_factory=lambda: MappingProxyType({}))
+    topics: Mapping[UUID, DecidedTopic] = field(default_factory=lambda: MappingProxyType({}))
+    partitions: Mapping[PartitionId, DecidedPartition] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
     settings: Mapping[Setting, str] = field(default_factory=lambda: MappingProxyType({}))
     original: frozenset[Setting] = frozenset()  # of the settings
     highest_node: int = -1
@@ -89,10 +91,12 @@ class State:
             if member.replicas and not member.leaving
         }
 
-    def partitions_of(self, topic_id: UUID) -> list[Partition]:
+    def partitions_of(self, topic_uuid: UUID) -> list[DecidedPartition]:
         """The partitions of a topic by number."""
         partitions = [
-            partition for partition in self.partitions.values() if partition.topic_id == topic_id
+            partition
+            for partition in self.partitions.values()
+            if partition.topic_uuid == topic_uuid
         ]
         return sorted(partitions, key=lambda partition: partition.number)
 
@@ -107,13 +111,13 @@ class State:
                 decided.append((name, value))
         return _parse(tuple(decided))
 
-    def required_size(self, partition: Partition, default: int = 1) -> int:
+    def required_size(self, partition: DecidedPartition, default: int = 1) -> int:
         """The size of the ISR from which records are committed: `min.insync.replicas`, at most the
         number of replicas.
 
         `default`: that of a process, for its own appends to a topic without a decided value.
         """
-        topic = self.topics.get(partition.topic_id)
+        topic = self.topics.get(partition.topic_uuid)
         least = default
         if topic is not None and self._has_decision(topic.name, LEAST):
             least = self.config(topic.name).min_insync_replicas
@@ -131,11 +135,11 @@ class State:
         """Whether there is a decision about a setting of a topic, or about that of all topics."""
         return (TOPIC, topic, name) in self.settings or (NODE, "", name) in self.settings
 
-    def is_durable(self, partition: Partition) -> bool:
+    def is_durable(self, partition: DecidedPartition) -> bool:
         """Whether every record of the topic was synced before its acknowledgement, in each
         process.
         """
-        topic = self.topics.get(partition.topic_id)
+        topic = self.topics.get(partition.topic_uuid)
         if topic is None or (TOPIC, topic.name, _FLUSH) not in self.original:
             return False
         return self.config(topic.name).flush_messages == 1
@@ -181,18 +185,18 @@ class Draft:
             case UnregisterBroker():
                 self._nodes.pop(record.node, None)
                 self._highest = max(self._highest, record.node)
-            case Topic():
-                self._topics[record.topic_id] = record
-            case Partition():
-                self._partitions[record.topic_id, record.number] = record
-            case Config():
+            case DecidedTopic():
+                self._topics[record.topic_uuid] = record
+            case DecidedPartition():
+                self._partitions[record.topic_uuid, record.number] = record
+            case DecidedConfig():
                 self._set(record)
             case RemoveTopic():
-                self._remove(record.topic_id)
+                self._remove(record.topic_uuid)
             case NoOp() | Tombstone():
                 pass
 
-    def _set(self, record: Config) -> None:
+    def _set(self, record: DecidedConfig) -> None:
         key = (record.kind, record.resource, record.name)
         self._original.discard(key)
         if record.value is None:
@@ -202,13 +206,13 @@ class Draft:
         if ORIGINAL in record.others:
             self._original.add(key)
 
-    def _remove(self, topic_id: UUID) -> None:
-        self._removed = topic_id
-        topic = self._topics.pop(topic_id, None)
+    def _remove(self, topic_uuid: UUID) -> None:
+        self._removed = topic_uuid
+        topic = self._topics.pop(topic_uuid, None)
         self._partitions = {
-            place: partition
-            for place, partition in self._partitions.items()
-            if partition.topic_id != topic_id
+            partition_id: partition
+            for partition_id, partition in self._partitions.items()
+            if partition.topic_uuid != topic_uuid
         }
         if topic is not None:
             resource = (TOPIC, topic.name)
@@ -258,12 +262,12 @@ class ReplicaState(Enum):
 
 
 def partition_state(
-    state: State, place: Place, *, installed: bool, seen: Observed
+    state: State, partition_id: PartitionId, *, installed: bool, seen: Observed
 ) -> PartitionState:
     """The state of a partition. `installed`: a decision about it was stored in a leader's page at
     any time.
     """
-    partition = state.partitions.get(place)
+    partition = state.partitions.get(partition_id)
     if partition is None:
         return PartitionState.NON_EXISTENT
     if not installed:
@@ -274,7 +278,13 @@ def partition_state(
 
 
 def replica_state(
-    state: State, place: Place, node: int, *, live: bool, held: bool, known: bool = True
+    state: State,
+    partition_id: PartitionId,
+    node: int,
+    *,
+    live: bool,
+    held: bool,
+    known: bool = True,
 ) -> ReplicaState:
     """The state of a replica. `live`: its directory answers; `held`: it has the partition's
     directory.
@@ -282,7 +292,7 @@ def replica_state(
     `known`: the replica was assigned before. It separates a finished deletion from a replica that
     never was.
     """
-    partition = state.partitions.get(place)
+    partition = state.partitions.get(partition_id)
     if partition is not None and node in partition.replicas:
         if not live:
             return ReplicaState.OFFLINE
@@ -292,24 +302,31 @@ def replica_state(
     return ReplicaState.DELETION_SUCCESSFUL if known else ReplicaState.NON_EXISTENT
 
 
-def serves(state: State, partition: Partition, seen: Observed) -> bool:
-    """Whether the leader is complete, and its directory has the incarnation in which it was
+def serves(state: State, partition: DecidedPartition, seen: Observed) -> bool:
+    """Whether the leader is complete, and its directory has the registration id with which it was
     elected.
     """
     is_complete = condition_of(state, seen, partition.leader) is Condition.COMPLETE
-    return is_complete and state.nodes[partition.leader].incarnation == partition.leader_incarnation
+    return (
+        is_complete
+        and state.nodes[partition.leader].registration_id == partition.leader_registration_id
+    )
 
 
 def condition_of(state: State, seen: Observed, node: int) -> Condition:
-    """The observed state of a node's replica, away if it was observed in another incarnation."""
+    """The observed state of a node's replica, away if observed with another registration id."""
     registered = state.nodes.get(node)
     replica = seen.get(node)
-    if registered is None or replica is None or replica.incarnation != registered.incarnation:
+    if (
+        registered is None
+        or replica is None
+        or replica.registration_id != registered.registration_id
+    ):
         return Condition.AWAY
     return replica.condition
 
 
-def throttle_of(partition: Partition) -> int | None:
+def throttle_of(partition: DecidedPartition) -> int | None:
     """Bytes per second for the copies of a reassignment; None without a limit."""
     data = dict(partition.others).get(_THROTTLE)
     if data is None or len(data) != _RATE.size:
@@ -317,7 +334,7 @@ def throttle_of(partition: Partition) -> int | None:
     return int(_RATE.unpack(data)[0])
 
 
-def with_throttle(partition: Partition, throttle: int | None) -> Partition:
+def with_throttle(partition: DecidedPartition, throttle: int | None) -> DecidedPartition:
     """The partition with another limit."""
     fields = [(tag, data) for tag, data in partition.others if tag != _THROTTLE]
     if throttle is not None:

@@ -32,7 +32,7 @@ from embedlog.errors import (
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
 )
-from embedlog.replicas.rules.elections import Decision, change_partition
+from embedlog.replicas.rules.elections import Ruling, change_partition
 from embedlog.replicas.rules.events import (
     CreatePartitions,
     CreateTopic,
@@ -41,27 +41,27 @@ from embedlog.replicas.rules.events import (
     Refusal,
     SetConfig,
 )
-from embedlog.replicas.rules.placement import Assignment, Racks, Shape, extend, place
+from embedlog.replicas.rules.placement import Assignment, Racks, Shape, extend, place_replicas
 from embedlog.replicas.rules.records import (
     NODE,
     ORIGINAL,
     TOPIC,
-    Config,
-    Partition,
+    DecidedConfig,
+    DecidedPartition,
+    DecidedTopic,
     Record,
     RegisterBroker,
     RemoveTopic,
     Tombstone,
-    Topic,
     key_of,
 )
 from embedlog.replicas.rules.state import State, apply_all, serves
 
 
-def create_topic(state: State, event: CreateTopic) -> Decision:
+def create_topic(state: State, event: CreateTopic) -> Ruling:
     """A topic with its settings and partitions."""
     folded = {topic.name.replace(".", "_") for topic in state.topics.values()}
-    if event.topic_id in state.topics or event.name.replace(".", "_") in folded:
+    if event.topic_uuid in state.topics or event.name.replace(".", "_") in folded:
         return Refusal.TOPIC_ALREADY_EXISTS
     if event.removed != state.removed:
         return Refusal.TOPIC_DELETED
@@ -71,7 +71,7 @@ def create_topic(state: State, event: CreateTopic) -> Decision:
     if assignment is None:
         try:
             targets = _targets(state, event.live, event.factor)
-            assignment = place(
+            assignment = place_replicas(
                 targets, Shape(event.partitions, event.factor), start=event.start, shift=event.shift
             )
         except (
@@ -82,9 +82,9 @@ def create_topic(state: State, event: CreateTopic) -> Decision:
             return _REFUSALS[type(problem)]
     if not assignment:
         return Refusal.INVALID_PARTITIONS
-    topic = Topic(event.name, event.topic_id)
+    topic = DecidedTopic(event.name, event.topic_uuid)
     configs = [
-        Config(TOPIC, event.name, name, value, (ORIGINAL,))
+        DecidedConfig(TOPIC, event.name, name, value, (ORIGINAL,))
         for name, value in sorted(event.config.items())
     ]
     partitions = _new_partitions(state, topic, assignment, event.live)
@@ -97,12 +97,12 @@ def held_records(directory: RegisterBroker, held: Iterable[HeldTopic]) -> Iterat
     """The topics of the first directory of a set."""
     node = directory.node
     for topic in held:
-        yield Topic(topic.name, topic.topic_id)
+        yield DecidedTopic(topic.name, topic.topic_uuid)
         for name, value in sorted(topic.config.items()):
-            yield Config(TOPIC, topic.name, name, value)
+            yield DecidedConfig(TOPIC, topic.name, name, value)
         for number, epoch in enumerate(topic.epochs):
-            yield Partition(
-                topic_id=topic.topic_id,
+            yield DecidedPartition(
+                topic_uuid=topic.topic_uuid,
                 number=number,
                 replicas=(node,),
                 isr=(node,),
@@ -110,21 +110,21 @@ def held_records(directory: RegisterBroker, held: Iterable[HeldTopic]) -> Iterat
                 leader_epoch=epoch,
                 partition_epoch=0,
                 directories=(directory.directory,),
-                leader_incarnation=directory.incarnation,
+                leader_registration_id=directory.registration_id,
             )
 
 
-def create_partitions(state: State, event: CreatePartitions) -> Decision:
+def create_partitions(state: State, event: CreatePartitions) -> Ruling:
     """More partitions of a topic."""
-    topic = state.topics.get(event.topic_id)
-    present = state.partitions_of(event.topic_id)
-    if topic is None or not present:
+    topic = state.topics.get(event.topic_uuid)
+    existing_partitions = state.partitions_of(event.topic_uuid)
+    if topic is None or not existing_partitions:
         return Refusal.UNKNOWN_TOPIC_OR_PARTITION
-    if event.total <= len(present):
+    if event.total <= len(existing_partitions):
         return Refusal.INVALID_PARTITIONS
     existing = [
         [node for node in partition.replicas if node not in partition.removing]
-        for partition in present
+        for partition in existing_partitions
     ]
     factor = len(existing[0])
     assignment = event.assignment
@@ -133,25 +133,27 @@ def create_partitions(state: State, event: CreatePartitions) -> Decision:
             assignment = extend(_targets(state, event.live, factor), existing, event.total)
         except (InvalidReplicationFactorError, InvalidReplicaAssignmentError) as problem:
             return _REFUSALS[type(problem)]
-    if len(assignment) != event.total - len(present):
+    if len(assignment) != event.total - len(existing_partitions):
         return Refusal.INVALID_REPLICA_ASSIGNMENT
-    return _new_partitions(state, topic, assignment, event.live, first=len(present), factor=factor)
+    return _new_partitions(
+        state, topic, assignment, event.live, first=len(existing_partitions), factor=factor
+    )
 
 
-def delete_topic(state: State, event: DeleteTopic) -> Decision:
+def delete_topic(state: State, event: DeleteTopic) -> Ruling:
     """Remove a topic, its partitions and its settings in one decision."""
-    topic = state.topics.get(event.topic_id)
+    topic = state.topics.get(event.topic_uuid)
     if topic is None:
         return Refusal.UNKNOWN_TOPIC_OR_PARTITION
-    removed: list[Record] = [topic, *state.partitions_of(event.topic_id)]
+    removed: list[Record] = [topic, *state.partitions_of(event.topic_uuid)]
     names = sorted(
         name for kind, resource, name in state.settings if (kind, resource) == (TOPIC, topic.name)
     )
-    removed += [Config(TOPIC, topic.name, name, None) for name in names]
-    return (RemoveTopic(event.topic_id), *(Tombstone(key_of(record)) for record in removed))
+    removed += [DecidedConfig(TOPIC, topic.name, name, None) for name in names]
+    return (RemoveTopic(event.topic_uuid), *(Tombstone(key_of(record)) for record in removed))
 
 
-def set_config(state: State, event: SetConfig) -> Decision:
+def set_config(state: State, event: SetConfig) -> Ruling:
     """Other settings, and the ends of ELRs that follow from them."""
     if event.kind == TOPIC:
         if event.resource not in {topic.name for topic in state.topics.values()}:
@@ -164,11 +166,11 @@ def set_config(state: State, event: SetConfig) -> Decision:
     records: list[Record] = []
     for name, value in sorted(event.changes.items()):
         if state.settings.get((event.kind, event.resource, name)) != value:
-            records.append(Config(event.kind, event.resource, name, value))
+            records.append(DecidedConfig(event.kind, event.resource, name, value))
     after = apply_all(state, records)
     ended = _with_needless_elr(after)
     for partition in ended:
-        seen = event.seen.get((partition.topic_id, partition.number), {})
+        seen = event.seen.get((partition.topic_uuid, partition.number), {})
         if not serves(state, partition, seen):
             return Refusal.LEADER_NOT_AVAILABLE
     records += [
@@ -201,12 +203,12 @@ def _targets(state: State, live: Iterable[int], least: int) -> Racks:
 
 def _new_partitions(
     state: State,
-    topic: Topic,
+    topic: DecidedTopic,
     assignment: Assignment,
     live: Iterable[int],
     first: int = 0,
     factor: int | None = None,
-) -> tuple[Partition, ...] | Refusal:
+) -> tuple[DecidedPartition, ...] | Refusal:
     """New partitions."""
     usable = state.usable_racks()
     if factor is None:
@@ -220,8 +222,8 @@ def _new_partitions(
         directories = tuple(state.nodes[node].directory for node in replicas)
         leader = isr[0]
         partitions.append(
-            Partition(
-                topic_id=topic.topic_id,
+            DecidedPartition(
+                topic_uuid=topic.topic_uuid,
                 number=number,
                 replicas=replicas,
                 isr=isr,
@@ -229,13 +231,13 @@ def _new_partitions(
                 leader_epoch=0,
                 partition_epoch=0,
                 directories=directories,
-                leader_incarnation=state.nodes[leader].incarnation,
+                leader_registration_id=state.nodes[leader].registration_id,
             )
         )
     return tuple(partitions)
 
 
-def _with_needless_elr(state: State) -> list[Partition]:
+def _with_needless_elr(state: State) -> list[DecidedPartition]:
     """The partitions whose ISR is large enough, although they have an ELR."""
     return [
         partition
@@ -244,7 +246,7 @@ def _with_needless_elr(state: State) -> list[Partition]:
     ]
 
 
-def _with_another_need(state: State, after: State) -> list[Partition]:
+def _with_another_need(state: State, after: State) -> list[DecidedPartition]:
     """The partitions whose ISR is large enough in one of the two states only, without those whose
     ELR ends.
     """

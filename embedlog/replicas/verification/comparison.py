@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = 1 << 20
 DIGEST_BYTES: Final = 16
 
-Note = Callable[[int], object]  # gets the number of bytes that were compared
+Advance = Callable[[int], object]  # gets the number of bytes that were compared
 
 
 class LastValue(NamedTuple):
@@ -78,19 +78,19 @@ class _Damaged(Exception):
 
 
 def compare(
-    leader: Partition, follower: Partition, note: Note = lambda size: None
+    leader: Partition, follower: Partition, advance: Advance = lambda size: None
 ) -> Difference | None:
     """The first difference below both ends; None without one. Raises SourceDamagedError, and errors
     of the storage.
     """
     if leader.config.compacted:
         end = min(_stable_end(leader), _stable_end(follower))
-        damage = _find_damage(follower, end, note)
+        damage = _find_damage(follower, end, advance)
         if damage is not None:
             return damage
-        return _compare_keys(leader, follower, end, note)
+        return _compare_keys(leader, follower, end, advance)
     end = min(leader.published().high_watermark, follower.published().log_end)
-    return _compare_bytes(leader, follower, end, note)
+    return _compare_bytes(leader, follower, end, advance)
 
 
 def check(partition: Partition, first: int) -> None:
@@ -157,7 +157,9 @@ def _damaged_file(partition: Partition, problem: CorruptRecordError) -> Path:
     return partition.path / problem.path
 
 
-def _find_damage(partition: Partition, end: int, note: Note, first: int = 0) -> Difference | None:
+def _find_damage(
+    partition: Partition, end: int, advance: Advance, first: int = 0
+) -> Difference | None:
     """The damage of a replica below an offset."""
     offset = max(first, partition.published().log_start)
     while offset < end:
@@ -173,7 +175,7 @@ def _find_damage(partition: Partition, end: int, note: Note, first: int = 0) -> 
             return damage.difference(end)
         if not len(fetched.batches):
             return None
-        note(len(fetched.data))
+        advance(len(fetched.data))
         offset = max(fetched.next_offset, partition.published().log_start)
     return None
 
@@ -182,7 +184,7 @@ def _find_damage(partition: Partition, end: int, note: Note, first: int = 0) -> 
 
 
 def _compare_bytes(
-    leader: Partition, follower: Partition, end: int, note: Note
+    leader: Partition, follower: Partition, end: int, advance: Advance
 ) -> Difference | None:
     next_offset = 0
     while True:
@@ -216,7 +218,7 @@ def _compare_bytes(
             text = f"other bytes than the leader from offset {different_offset} on"
             return Difference("different", theirs.path, different_offset, end, text)
         next_offset = min(ours.next_offset, theirs.next_offset)
-        note(min(len(ours.data), len(theirs.data)))
+        advance(min(len(ours.data), len(theirs.data)))
 
 
 def _find_first_different(ours: Fetched, theirs: Fetched) -> int | None:
@@ -244,14 +246,14 @@ def _bytes_of(fetched: Fetched) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 
 
 def _compare_keys(
-    leader: Partition, follower: Partition, end: int, note: Note
+    leader: Partition, follower: Partition, end: int, advance: Advance
 ) -> Difference | None:
     """The difference of two compacted logs: the last value of a key, or its offset."""
-    damage = _find_damage(leader, end, note)
+    damage = _find_damage(leader, end, advance)
     if damage is not None:
         raise SourceDamagedError(damage)
-    ours = _read_last_values(leader, end, note)
-    theirs = _read_last_values(follower, end, note)
+    ours = _read_last_values(leader, end, advance)
+    theirs = _read_last_values(follower, end, advance)
     start = max(leader.published().log_start, follower.published().log_start)
     offsets = list[int]()  # of the keys with different values
     for key in ours.keys() | theirs.keys():
@@ -268,7 +270,7 @@ def _compare_keys(
     return Difference("different", follower.path, min(offsets), end, text, anew=True)
 
 
-def _read_last_values(partition: Partition, end: int, note: Note) -> dict[bytes, LastValue]:
+def _read_last_values(partition: Partition, end: int, advance: Advance) -> dict[bytes, LastValue]:
     """The last value of each key below an offset."""
     values: dict[bytes, LastValue] = {}
     offset = partition.published().log_start
@@ -286,7 +288,7 @@ def _read_last_values(partition: Partition, end: int, note: Note) -> dict[bytes,
         if not len(fetched.batches):
             break
         _note_last_values(values, fetched, end)
-        note(len(fetched.data))
+        advance(len(fetched.data))
         offset = max(fetched.next_offset, partition.published().log_start)
     return values
 

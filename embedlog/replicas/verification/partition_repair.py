@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
     from embedlog.replicas.partition.leader import Leader
     from embedlog.replicas.partition.partition_replicas import PartitionReplicas
-    from embedlog.replicas.verification.comparison import Note
+    from embedlog.replicas.verification.comparison import Advance
 
 logger = logging.getLogger("embedlog")
 
@@ -56,7 +56,7 @@ class PartitionRepair:
 
     # ---- comparison ------------------------------------------------------------------------------
 
-    def find_differences(self, note: Note) -> list[ReplicaDifference]:
+    def find_differences(self, advance: Advance) -> list[ReplicaDifference]:
         """The differences of the members of the ISR that this process reaches. Raises
         LeaderNotAvailableError.
         """
@@ -64,7 +64,7 @@ class PartitionRepair:
         while True:
             leader = self._replicas.leaders.find_leader(until)
             try:
-                return self._compare_with(leader, note)
+                return self._compare_with(leader, advance)
             except EmbedlogError:
                 if self._replicas.members.is_leading(leader) or system.boot_ns() >= until:
                     raise
@@ -102,7 +102,7 @@ class PartitionRepair:
             node, Difference("damaged", path, now.log_start, now.high_watermark, str(problem))
         )
 
-    def _compare_with(self, leader: Leader, note: Note) -> list[ReplicaDifference]:
+    def _compare_with(self, leader: Leader, advance: Advance) -> list[ReplicaDifference]:
         unloaded = self._replicas.members.find_load_problems()
         differences = [
             self._describe_unread(node, leader, problem) for node, problem in unloaded.items()
@@ -118,7 +118,7 @@ class PartitionRepair:
             if node in unloaded:
                 continue
             try:
-                difference = compare(leader.partition, follower, note)
+                difference = compare(leader.partition, follower, advance)
             except SourceDamagedError as problem:
                 return [self._describe(leader.node, problem.difference)]
             except EmbedlogError as problem:
@@ -149,7 +149,7 @@ class PartitionRepair:
 
     # ---- repair ----------------------------------------------------------------------------------
 
-    def repair(self, node: int, note: Note = lambda size: None) -> RepairedReplica | None:
+    def repair(self, node: int, advance: Advance = lambda size: None) -> RepairedReplica | None:
         """Compare the replica of a node, and copy it again from its first difference on; None
         without a difference.
 
@@ -166,7 +166,7 @@ class PartitionRepair:
                 self._replicas.leaders.hand_over(leader, until, "its replica is damaged")
             else:
                 try:
-                    return self._repair(leader, node, note)
+                    return self._repair(leader, node, advance)
                 except (LeaderChanged, Fenced, NotLeader):
                     if system.boot_ns() < until:
                         until = self._deadline()
@@ -199,7 +199,7 @@ class PartitionRepair:
             end_offset=now.high_watermark,
         )
 
-    def _repair(self, leader: Leader, node: int, note: Note) -> RepairedReplica | None:
+    def _repair(self, leader: Leader, node: int, advance: Advance) -> RepairedReplica | None:
         follower = self._replicas.members.find_replica(node, damaged=True)
         if follower is None:
             raise LeaderNotAvailableError(
@@ -208,9 +208,9 @@ class PartitionRepair:
             )
         copy(leader, follower, 0, self._deadline())
         try:
-            difference = compare(leader.partition, follower, note)
+            difference = compare(leader.partition, follower, advance)
             if difference is not None:
-                first = leader.shown().log_start if difference.anew else difference.first
+                first = leader.read_tuple().log_start if difference.anew else difference.first
                 check(leader.partition, first)
         except SourceDamagedError as problem:
             raise CorruptRecordError(
@@ -260,7 +260,7 @@ class PartitionRepair:
         meanwhile: it is compared again.
         """
         self._replicas.in_sync.check_outside_isr(leader, node, self._deadline())
-        start = leader.shown().log_start
+        start = leader.read_tuple().log_start
         with follower.replica.exclusive(self._deadline()) as locked:
             if locked.replica.role != ROLE_NONE:
                 raise LeaderChanged
@@ -273,10 +273,10 @@ class PartitionRepair:
     def _copy_again(self, leader: Leader, node: int, follower: Partition) -> None:
         """Copy, and join. An ISR that changes meanwhile leaves the rest to the housekeeper."""
         end = -1
-        high_watermark = leader.shown().high_watermark
+        high_watermark = leader.read_tuple().high_watermark
         while end < high_watermark:
             end = copy(leader, follower, high_watermark, self._deadline())
-            high_watermark = leader.shown().high_watermark
+            high_watermark = leader.read_tuple().high_watermark
         self._replicas.in_sync.add_to_isr(leader, node, self._deadline())
 
 
@@ -287,7 +287,7 @@ def repair_damaged(
     housekeeper.
     """
 
-    def note(size: int) -> None:
+    def advance(size: int) -> None:
         if ending():
             raise ClosedError("the log is closed during a repair")
 
@@ -299,11 +299,11 @@ def repair_damaged(
             problem = load_problem(replicas, node, deadline)
             if problem is not None:
                 renew(replicas, node, problem, deadline)
-            PartitionRepair(replicas, deadline).repair(node, note)
+            PartitionRepair(replicas, deadline).repair(node, advance)
         except ClosedError:
             raise
         except EmbedlogError as failure:
             text = f"{replicas.name}: the damaged replica of node {node} is not repaired"
-            log_messages.report(logger, logging.WARNING, (replicas.topic_id, text), text, failure)
+            log_messages.report(logger, logging.WARNING, (replicas.topic_uuid, text), text, failure)
         else:
             replicas.members.note_repair(node)

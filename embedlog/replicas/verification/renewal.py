@@ -28,7 +28,7 @@ from embedlog.errors import (
     LeaderNotAvailableError,
 )
 from embedlog.partition.replication.replica_log import Fenced, NotLeader
-from embedlog.replicas.members.open_directories import DAMAGE
+from embedlog.replicas.members.open_directories import LOAD_ERRORS
 from embedlog.replicas.partition.leader import LeaderChanged
 from embedlog.replicas.verification.comparison import SourceDamagedError, check
 
@@ -51,7 +51,7 @@ def load_problem(
         if partition is not None:
             with partition.replica.exclusive(deadline()) as locked:
                 locked.epochs()
-    except DAMAGE as problem:
+    except LOAD_ERRORS as problem:
         return problem
     return None
 
@@ -70,7 +70,7 @@ def renew(
             if leader.node == node:
                 replicas.leaders.hand_over(leader, until, "its replica is damaged")
             else:
-                check(leader.partition, leader.shown().log_start)
+                check(leader.partition, leader.read_tuple().log_start)
                 replicas.in_sync.remove_from_isr(
                     leader, node, until, f"node {node}: {problem}", lost=True
                 )

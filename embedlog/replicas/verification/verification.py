@@ -25,7 +25,7 @@ from embedlog.types import TopicPartition
 if TYPE_CHECKING:
     from embedlog.replicas.members.set_members import SetMembers
     from embedlog.replicas.partition.partition_replicas import PartitionReplicas
-    from embedlog.replicas.rules.events import Place
+    from embedlog.replicas.rules.events import PartitionId
 
 logger = logging.getLogger("embedlog")
 
@@ -40,7 +40,7 @@ class ComparedSet(Protocol):
     members: SetMembers
 
     def deadline(self) -> int: ...
-    def replicas(self, place: Place, topic: str) -> PartitionReplicas: ...
+    def replicas(self, partition_id: PartitionId, topic: str) -> PartitionReplicas: ...
 
 
 class Verification:
@@ -52,7 +52,7 @@ class Verification:
 
     def find_differences(
         self,
-        places: Mapping[TopicPartition, Place],
+        partition_ids: Mapping[TopicPartition, PartitionId],
         progress: Progress | None = None,
         *,
         decisions: bool = False,
@@ -66,13 +66,13 @@ class Verification:
         differences = list[ReplicaDifference]()
         if decisions:
             differences += self._copies.find_differences()
-        for tp, place in places.items():
+        for tp, partition_id in partition_ids.items():
             deadline = _next_deadline if unled else self._set.deadline
-            repair = PartitionRepair(self._set.replicas(place, tp.topic), deadline)
+            repair = PartitionRepair(self._set.replicas(partition_id, tp.topic), deadline)
             try:
                 differences += repair.find_differences(count.add)
             except (LeaderNotAvailableError, UnknownTopicOrPartitionError) as problem:
-                if decisions and self._set.replicas(place, tp.topic).members.is_deleted():
+                if decisions and self._set.replicas(partition_id, tp.topic).members.is_deleted():
                     continue  # one of all topics was deleted meanwhile
                 if unled is None or not isinstance(problem, LeaderNotAvailableError):
                     raise
@@ -80,7 +80,9 @@ class Verification:
         return differences
 
     def repair(
-        self, differences: list[ReplicaDifference], places: Mapping[TopicPartition, Place]
+        self,
+        differences: list[ReplicaDifference],
+        partition_ids: Mapping[TopicPartition, PartitionId],
     ) -> RepairReport:
         """Repair replicas with a difference."""
         repaired = list[RepairedReplica]()
@@ -89,7 +91,7 @@ class Verification:
         while waiting:
             difference = waiting.pop(0)
             try:
-                replica, new_differences = self._repair_one(difference, places)
+                replica, new_differences = self._repair_one(difference, partition_ids)
             except EmbedlogError as problem:
                 logger.warning(
                     "%s-%d: node %d is not repaired: %s",
@@ -107,13 +109,15 @@ class Verification:
         return RepairReport(tuple(repaired), unrepaired)
 
     def _repair_one(
-        self, difference: ReplicaDifference, places: Mapping[TopicPartition, Place]
+        self, difference: ReplicaDifference, partition_ids: Mapping[TopicPartition, PartitionId]
     ) -> tuple[RepairedReplica | None, list[ReplicaDifference]]:
         """What was repaired, and the differences that the partition has after that."""
         if difference.topic == LOG:
             return self._copies.repair(difference), []
-        place = places[TopicPartition(difference.topic, difference.partition)]
-        repair = PartitionRepair(self._set.replicas(place, difference.topic), self._set.deadline)
+        partition_id = partition_ids[TopicPartition(difference.topic, difference.partition)]
+        repair = PartitionRepair(
+            self._set.replicas(partition_id, difference.topic), self._set.deadline
+        )
         replica = repair.repair(difference.node)
         if replica is None:
             return None, []

@@ -79,7 +79,7 @@ class Latencies:
             self._latency_count += 1
 
     def window_line(self) -> str | None:
-        """The line of the present window, which then ends; None before its time."""
+        """The line of the current window, which then ends; None before its time."""
         now = time.monotonic()
         if now - self._window.began < WINDOW_S:
             return None

@@ -36,7 +36,7 @@ class ReadableMembers:
             try:
                 yield describe(name)
             except (CorruptRecordError, LeaderNotAvailableError, StorageError) as problem:
-                self.note(problem)
+                self.report_problem(problem)
 
     def describe_topics(self, log: Log, names: Iterable[str]) -> Iterator[TopicDescription]:
         """Describe each topic; of one with a partition without a leader the other partitions."""
@@ -45,12 +45,12 @@ class ReadableMembers:
             try:
                 return log.describe_topic(name)
             except LeaderNotAvailableError as problem:
-                self.note(problem)
+                self.report_problem(problem)
                 return log.describe_topic(name, available_only=True)
 
         return self.describe_each(names, describe)
 
-    def note(self, problem: Exception) -> None:
+    def report_problem(self, problem: Exception) -> None:
         """Print why a member cannot be read."""
         self.is_whole = False
         tell(f"embedlog: {text_in_options(problem)}")

@@ -89,10 +89,10 @@ class Query:
         return kcat_formatter(self.layout, self.null)
 
 
-def worker_count(pieces: Sequence[SearchPiece], most: int) -> int:
+def worker_count(pieces: Sequence[SearchPiece], count_max: int) -> int:
     """The number of processes that are worth their start; 1 is this process."""
     size = sum(piece.size_bytes for piece in pieces)
-    return max(1, min(most, size // WORKER_BYTES, len(pieces)))
+    return max(1, min(count_max, size // WORKER_BYTES, len(pieces)))
 
 
 def search(

@@ -178,7 +178,7 @@ class Console(App[None]):
         return self.write
 
     def observe(self) -> None:
-        """Read what the present tab shows."""
+        """Read what the current tab shows."""
         if self.pane.is_live:
             self.observer.submit(self.pane.NAME, self.pane.work())
 

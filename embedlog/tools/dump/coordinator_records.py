@@ -461,15 +461,17 @@ def _read_struct(reader: Plain | Flexible, fields: Sequence[Field], version: int
     """The fields of a struct by their names, in the order of the schema: the tagged ones are
     written after the others.
     """
-    present = [field for field in fields if field.since <= version <= field.until]
-    values = {field.name: _read_field(reader, field, version) for field in present if field.tag < 0}
+    version_fields = [field for field in fields if field.since <= version <= field.until]
+    values = {
+        field.name: _read_field(reader, field, version) for field in version_fields if field.tag < 0
+    }
     tagged = dict(reader.tagged()) if isinstance(reader, Flexible) else {}
-    for field in present:
+    for field in version_fields:
         if field.tag in tagged:
             values[field.name] = _read_field(Flexible(tagged[field.tag], 0), field, version)
     return {
         field.name: values[field.name]
-        for field in present
+        for field in version_fields
         if field.name in values and not _is_default(field, values[field.name])
     }
 

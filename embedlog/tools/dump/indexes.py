@@ -21,7 +21,7 @@ from embedlog.format.producer_state import ProducerState
 from embedlog.index import INDEX_BYTES_MAX, OFFSET_ENTRY, TIME_ENTRY
 from embedlog.storage import file_names, files
 from embedlog.tools.dump.batches import read_batch, read_batches
-from embedlog.tools.dump.line import DumpLine, Findings, make_line, note
+from embedlog.tools.dump.line import DumpLine, Findings, add_pair, make_line
 
 
 def _read_file(path: Path) -> bytes:
@@ -102,7 +102,7 @@ def dump_offset_index(
             last_offset = -1 if batch is None else batch.last_offset
             if last_offset != base + relative:
                 name = str(files.absolute(path))
-                note(findings.index_mismatches, name, base + relative, last_offset)
+                add_pair(findings.index_mismatches, name, base + relative, last_offset)
             if not quiet:
                 yield make_line({"offset": base + relative, "position": position})
 
@@ -126,11 +126,11 @@ def dump_time_index(path: Path, findings: Findings, *, quiet: bool) -> Iterator[
             while batch is not None and batch.last_offset < offset:
                 batch = next(following_batches, None)
             if batch is None:
-                note(findings.absent_offsets, name, offset, -1)
+                add_pair(findings.absent_offsets, name, offset, -1)
             elif batch.magic >= 2 and batch.max_timestamp != timestamp:
-                note(findings.other_timestamps, name, timestamp, batch.max_timestamp)
+                add_pair(findings.other_timestamps, name, timestamp, batch.max_timestamp)
             if number and timestamp <= previous:
-                note(findings.unordered_timestamps, name, timestamp, previous)
+                add_pair(findings.unordered_timestamps, name, timestamp, previous)
             previous = timestamp
             if not quiet:
                 yield make_line({"timestamp": timestamp, "offset": offset})

@@ -71,7 +71,7 @@ class Findings:
         )
 
 
-def note(pairs: Pairs, name: str, expected: int, found: int) -> None:
+def add_pair(pairs: Pairs, name: str, expected: int, found: int) -> None:
     """Add one pair of a file."""
     pairs.setdefault(name, []).append((expected, found))
 

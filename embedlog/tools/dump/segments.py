@@ -15,7 +15,7 @@ from embedlog.errors import CorruptRecordError, EmbedlogError
 from embedlog.format.decoder import control_keys, decode
 from embedlog.storage import file_names, files
 from embedlog.tools.dump.batches import RawBatch, read_batches
-from embedlog.tools.dump.line import DumpLine, Findings, make_line, note
+from embedlog.tools.dump.line import DumpLine, Findings, add_pair, make_line
 
 # offset, key and value
 Decode = Callable[[int, bytes | None, bytes | None], tuple[str | None, str | None]]
@@ -71,7 +71,7 @@ def dump(path: Path, content: Content, findings: Findings) -> Iterator[DumpLine]
             try:
                 for record in records_of(batch):
                     if record.offset != previous + 1:
-                        note(findings.gaps, str(files.absolute(path)), previous, record.offset)
+                        add_pair(findings.gaps, str(files.absolute(path)), previous, record.offset)
                     previous = record.offset
                     yield _record_line(batch, record, content)
             except EmbedlogError as problem:

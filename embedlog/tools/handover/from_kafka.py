@@ -65,13 +65,13 @@ def plan(path: Path, metadata: Path | None) -> TakenDirectory:
     registry.load()
     earlier_topics = {topic.name: topic for topic in registry.all()}
     broker_topics = [topic for topic in image.topics.values() if topic.name not in RESERVED_TOPICS]
-    places = _find_partitions(path)
+    partition_directories = _find_partitions(path)
     outcomes: list[settings.Setting] = []
     changed = []
     for broker_topic in broker_topics:
         name = broker_topic.name
         topic, topic_outcomes = _take_topic(
-            broker_topic, places.get(name, {}), earlier_topics.get(name), image
+            broker_topic, partition_directories.get(name, {}), earlier_topics.get(name), image
         )
         changed.append(topic)
         outcomes += topic_outcomes
@@ -79,7 +79,7 @@ def plan(path: Path, metadata: Path | None) -> TakenDirectory:
     earlier_ids = {topic.name: topic.topic_id for topic in earlier_topics.values()}
     strays = [
         directory
-        for name, numbers in places.items()
+        for name, numbers in partition_directories.items()
         for directory, topic_id in numbers.values()
         # without an id it is given that of the name, as by a broker
         if name not in ids or topic_id not in (ids[name], None)
@@ -105,7 +105,7 @@ def take_back(path: Path, metadata: Path | None) -> TakenDirectory:
     """
     check(path)
     with hold(path) as use:
-        if not use.by_broker:
+        if not use.broker_wrote:
             finish(path)
             raise StateError(
                 "no broker has used the directory since embedlog closed it: there is nothing to "
@@ -183,7 +183,7 @@ def _read_image(metadata_path: Path, meta: MetaProperties) -> Image:
 
 def _take_topic(
     topic: TopicState,
-    places: Mapping[int, tuple[str, str | None]],
+    partition_directories: Mapping[int, tuple[str, str | None]],
     earlier: Topic | None,
     image: Image,
 ) -> tuple[Topic, list[settings.Setting]]:
@@ -199,7 +199,8 @@ def _take_topic(
         topic.name, image.settings_of(topic.name), earlier.config
     )
     is_complete = all(
-        number in places and places[number][1] == topic.topic_id for number in numbers
+        number in partition_directories and partition_directories[number][1] == topic.topic_id
+        for number in numbers
     )
     taken = earlier._replace(
         partitions=len(numbers),
@@ -215,6 +216,9 @@ def _find_partitions(path: Path) -> dict[str, dict[int, tuple[str, str | None]]]
     """By topic and number, the directories of partitions and the topic ids in them."""
     live = scan_directories(path).live
     return {
-        topic: {number: (place.name, read_topic_id(place)) for number, place in numbers.items()}
+        topic: {
+            number: (directory.name, read_topic_id(directory))
+            for number, directory in numbers.items()
+        }
         for topic, numbers in live.items()
     }

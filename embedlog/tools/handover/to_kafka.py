@@ -84,7 +84,7 @@ def check_last_use(path: Path) -> None:
     embedlog's files yet.
     """
     check(path)
-    if find_last_use(path).by_broker:
+    if find_last_use(path).broker_wrote:
         raise ForeignDirectoryError(
             "a broker has used the directory: take it back first, by `embedlog handover "
             "from-kafka`",
@@ -158,7 +158,7 @@ def hand_over(
     """
     check(path)
     with hold(path) as use:
-        if use.by_broker or not use.clean or mark_owner(path) is None:
+        if use.broker_wrote or not use.clean or mark_owner(path) is None:
             raise StateError(
                 "the directory was not closed in order by embedlog: repeat the handover", path=path
             )
@@ -239,12 +239,12 @@ def _check_topic(path: Path, topic: Topic) -> None:
 
 
 def _image_of(
-    path: Path, meta: MetaProperties, topics: Mapping[str, Topic], present: Image
+    path: Path, meta: MetaProperties, topics: Mapping[str, Topic], current: Image
 ) -> Image:
     """The cluster with the topics of the directory; all other records are those of the known
     cluster.
     """
-    brokers = sorted(set(present.brokers) - {meta.node_id})
+    brokers = sorted(set(current.brokers) - {meta.node_id})
     if brokers:
         raise ForeignDirectoryError(
             "the cluster has other brokers", path=path, expected=meta.node_id, found=brokers
@@ -252,13 +252,13 @@ def _image_of(
     directories = scan_directories(path).live
     other_settings = {
         (kind, resource): config
-        for (kind, resource), config in present.settings.items()
+        for (kind, resource), config in current.settings.items()
         if kind != TOPIC_SETTINGS
     }
-    image = replace(present, topics={}, settings=other_settings)
-    image.features = present.features or dict(FEATURES)
+    image = replace(current, topics={}, settings=other_settings)
+    image.features = current.features or dict(FEATURES)
     for topic in topics.values():
-        earlier_topic = present.topics.get(topic.topic_id)
+        earlier_topic = current.topics.get(topic.topic_id)
         state = TopicState(topic.name, topic.topic_id)
         image.topics[topic.topic_id] = state
         for number in range(topic.partitions):
@@ -277,9 +277,9 @@ def _image_of(
             image.settings[TOPIC_SETTINGS, topic.name] = topic_settings
     known_id = 0
     broker_epoch = 0
-    if present.producer_ids is not None:
-        known_id = present.producer_ids.following
-        broker_epoch = present.producer_ids.broker_epoch
+    if current.producer_ids is not None:
+        known_id = current.producer_ids.following
+        broker_epoch = current.producer_ids.broker_epoch
     next_id = producer_ids.following(path, directories, known_id)
     if next_id:
         image.producer_ids = ProducerIds(meta.node_id, broker_epoch, next_id)

@@ -1,4 +1,4 @@
-"""Decisions about the directories of a set: incarnations, foreign directories, voters, growth,
+"""Decisions about the directories of a set: registration ids, strangers, voters, growth,
 retirement.
 """
 
@@ -41,7 +41,7 @@ from embedlog.replicas.rules.records import (
 from embedlog.replicas.rules.state import State, apply, throttle_of
 from tests.support.replica_sets import (
     CLUSTER,
-    PLACE,
+    PARTITION_ID,
     TOPIC_ID,
     a_set,
     after,
@@ -49,9 +49,9 @@ from tests.support.replica_sets import (
     decided,
     having,
     identity,
-    incarnation,
     partition,
     refused,
+    registration_id,
     seen,
     with_topic,
 )
@@ -62,12 +62,12 @@ CLEAN = Register(identity(1), Condition.COMPLETE, offset=99)
 def crashed(
     node: int = 1, observed: Observed | None = None, found: Condition = Condition.CRASHED
 ) -> Register:
-    """A directory that was not closed in order, with a new incarnation."""
+    """A directory that was not closed in order, with a new registration id."""
     return Register(
-        identity(node, incarnation=incarnation(node, 1)),
+        identity(node, registration_id=registration_id(node, 1)),
         found,
         offset=99,
-        seen={PLACE: observed or {}},
+        seen={PARTITION_ID: observed or {}},
     )
 
 
@@ -83,66 +83,69 @@ def test_the_first_opening_after_an_orderly_close_raises_the_broker_epoch() -> N
     assert decided(state, replace(CLEAN, fresh=True)) == (replace(state.nodes[1], broker_epoch=99),)
 
 
-def test_a_foreign_directory_leaves_an_isr_without_a_complete_member() -> None:
+def test_a_stranger_leaves_an_isr_without_a_complete_member() -> None:
     """Its records are not those of the set, so no election may need its log."""
     state = with_topic()
     for observed in ({}, seen("1"), seen("c2 c3")):
-        (record,) = changes_of(decided(state, crashed(1, observed, Condition.FOREIGN)))
+        (record,) = changes_of(decided(state, crashed(1, observed, Condition.STRANGER)))
         assert (record.leader, record.isr, record.leader_epoch) == (NO_LEADER, (2, 3), 1)
-        assert record.foreign == (1,)
+        assert record.strangers == (1,)
     alone = having(state, isr=(1,))
-    (record,) = changes_of(decided(alone, crashed(1, seen("2 3"), Condition.FOREIGN)))
-    assert (record.leader, record.isr, record.elr, record.foreign) == (NO_LEADER, (), (), (1,)), (
+    (record,) = changes_of(decided(alone, crashed(1, seen("2 3"), Condition.STRANGER)))
+    assert (record.leader, record.isr, record.elr, record.strangers) == (NO_LEADER, (), (), (1,)), (
         "also as the last member"
     )
     eligible = having(with_topic(min_insync_replicas="2"), isr=(1,), elr=(2,))
-    (record,) = changes_of(decided(eligible, crashed(1, seen("3"), Condition.FOREIGN)))
+    (record,) = changes_of(decided(eligible, crashed(1, seen("3"), Condition.STRANGER)))
     assert (record.leader, record.isr, record.elr) == (NO_LEADER, (), (2,)), (
         "the ELR has every committed record"
     )
 
 
-def foreign(state: State, *nodes: int) -> State:
-    """The state after these directories were found foreign, in this order."""
+def with_strangers(state: State, *nodes: int) -> State:
+    """The state after these directories were found to be strangers, in this order."""
     for node in nodes:
-        state = after(state, crashed(node, {}, Condition.FOREIGN))
+        state = after(state, crashed(node, {}, Condition.STRANGER))
     return state
 
 
 def present(*nodes: int, kind: str = "") -> Observed:
-    """Observations in the incarnations of `crashed`; the log of each node is as long as its
+    """Observations with the registration ids of `crashed`; the log of each node is as long as its
     number.
     """
     found = seen(" ".join(f"{kind}{node}" for node in nodes), {node: (0, node) for node in nodes})
-    return {node: replace(each, incarnation=incarnation(node, 1)) for node, each in found.items()}
+    return {
+        node: replace(each, registration_id=registration_id(node, 1))
+        for node, each in found.items()
+    }
 
 
 @pytest.mark.parametrize("kind", ["", "s", "c"])
 @pytest.mark.parametrize("order", [*permutations((1, 2, 3))])
-def test_a_foreign_replica_leads_only_if_all_replicas_are_foreign(
+def test_a_stranger_leads_only_if_all_replicas_are_strangers(
     order: tuple[int, int, int], kind: str
 ) -> None:
     """In any order of their registrations, and however their replicas are found then."""
     first, second, last = order
-    state = foreign(with_topic(), first, second)
+    state = with_strangers(with_topic(), first, second)
     observed = {**present(first, second, kind=kind)}
-    election = Elect(PLACE, Election.OFFLINE, partition(state).partition_epoch, observed)
+    election = Elect(PARTITION_ID, Election.OFFLINE, partition(state).partition_epoch, observed)
     found = decide(state, election)
     assert isinstance(found, Refusal) or all(
         each.leader in {NO_LEADER, last} for each in changes_of(found)
     )
-    assert set(partition(state).foreign) == {first, second}
-    state = foreign(state, last)
-    assert (partition(state).leader, partition(state).isr, partition(state).foreign) == (
+    assert set(partition(state).strangers) == {first, second}
+    state = with_strangers(state, last)
+    assert (partition(state).leader, partition(state).isr, partition(state).strangers) == (
         NO_LEADER,
         (),
         (1, 2, 3),
     )
-    election = Elect(PLACE, Election.OFFLINE, partition(state).partition_epoch, observed)
+    election = Elect(PARTITION_ID, Election.OFFLINE, partition(state).partition_epoch, observed)
     assert refused(state, election) is Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE, "one of them is away"
     state = after(state, replace(election, seen=observed | present(last, kind=kind)))
     record = partition(state)
-    assert (record.leader, record.isr, record.foreign, record.recovering) == (
+    assert (record.leader, record.isr, record.strangers, record.recovering) == (
         3,
         (3,),
         (1, 2),
@@ -150,35 +153,39 @@ def test_a_foreign_replica_leads_only_if_all_replicas_are_foreign(
     ), "the longest log"
 
 
-def test_the_only_replica_of_a_partition_leads_although_it_is_foreign() -> None:
-    state = foreign(with_topic((1,), spare=(2, 3)), 1)
+def test_the_only_replica_of_a_partition_leads_although_it_is_a_stranger() -> None:
+    state = with_strangers(with_topic((1,), spare=(2, 3)), 1)
     state = after(
-        state, Elect(PLACE, Election.OFFLINE, partition(state).partition_epoch, present(1))
+        state, Elect(PARTITION_ID, Election.OFFLINE, partition(state).partition_epoch, present(1))
     )
     record = partition(state)
-    assert (record.leader, record.isr, record.foreign, record.recovering) == (1, (1,), (), False)
+    assert (record.leader, record.isr, record.strangers, record.recovering) == (1, (1,), (), False)
 
 
-def test_a_foreign_replica_is_noted_until_it_joins() -> None:
-    state = foreign(with_topic(), 3)
+def test_a_stranger_is_noted_until_it_joins() -> None:
+    state = with_strangers(with_topic(), 3)
     record = partition(state)
-    assert (record.leader, record.isr, record.foreign) == (1, (1, 2), (3,))
+    assert (record.leader, record.isr, record.strangers) == (1, (1, 2), (3,))
     assert (
         changes_of(
             decided(
                 state,
                 replace(
-                    crashed(3, {}, Condition.FOREIGN),
-                    identity=identity(3, incarnation=incarnation(3, 2)),
+                    crashed(3, {}, Condition.STRANGER),
+                    identity=identity(3, registration_id=registration_id(3, 2)),
                 ),
             )
         )
         == []
     )
     joined = AlterIsr(
-        PLACE, record.leader_epoch, record.partition_epoch, (1, 2, 3), {3: incarnation(3, 1)}
+        PARTITION_ID,
+        record.leader_epoch,
+        record.partition_epoch,
+        (1, 2, 3),
+        {3: registration_id(3, 1)},
     )
-    assert partition(after(state, joined)).foreign == ()
+    assert partition(after(state, joined)).strangers == ()
 
 
 def test_only_the_first_directory_of_a_set_has_topics() -> None:
@@ -224,7 +231,7 @@ def test_a_directory_takes_the_path_of_another_one() -> None:
 def test_a_crash_is_a_new_life_at_a_new_offset() -> None:
     state = a_set()
     assert decided(state, crashed()) == (
-        replace(state.nodes[1], incarnation=incarnation(1, 1), broker_epoch=99),
+        replace(state.nodes[1], registration_id=registration_id(1, 1), broker_epoch=99),
     )
 
 
@@ -235,7 +242,7 @@ def test_a_crash_is_a_new_life_at_a_new_offset() -> None:
         ({"generation": 1}, Refusal.STALE_CLUSTER_GENERATION),
         ({"directory": UUID(int=5)}, Refusal.INVALID_REGISTRATION),
         ({"node": 9}, Refusal.BROKER_ID_NOT_REGISTERED),
-        ({"incarnation": incarnation(1, 4)}, Refusal.INVALID_REGISTRATION),
+        ({"registration_id": registration_id(1, 4)}, Refusal.INVALID_REGISTRATION),
     ],
 )
 def test_a_directory_that_differs_is_refused(changes: dict[str, object], refusal: Refusal) -> None:
@@ -259,17 +266,17 @@ def test_an_older_generation_of_the_set_is_refused() -> None:
     assert refused(state, CLEAN) is Refusal.STALE_CLUSTER_GENERATION
 
 
-# ---- a new incarnation leaves ISR and ELR -----------------------------------------------------------------------------------
+# ---- a new registration id leaves ISR and ELR ----------------------------------------------------
 
 
-@pytest.mark.parametrize("found", [Condition.CRASHED, Condition.FOREIGN])
+@pytest.mark.parametrize("found", [Condition.CRASHED, Condition.STRANGER])
 def test_a_follower_that_lost_its_page_leaves_the_isr(found: Condition) -> None:
     state = with_topic(min_insync_replicas="3")
     state = after(state, crashed(3, seen("1 2"), found))
     record = partition(state)
     assert (record.leader, record.isr, record.elr) == (1, (1, 2), ())
     assert (record.leader_epoch, record.partition_epoch) == (0, 1)
-    assert state.nodes[3].incarnation == incarnation(3, 1)
+    assert state.nodes[3].registration_id == registration_id(3, 1)
 
 
 def test_a_leader_that_lost_its_page_is_replaced_in_the_same_decision() -> None:
@@ -283,7 +290,7 @@ def test_a_leader_that_lost_its_page_is_replaced_in_the_same_decision() -> None:
         1,
         1,
     )
-    assert record.leader_incarnation == incarnation(3)
+    assert record.leader_registration_id == registration_id(3)
 
 
 def test_a_member_stays_while_no_other_one_is_complete() -> None:
@@ -295,7 +302,7 @@ def test_a_member_stays_while_no_other_one_is_complete() -> None:
     again = after(state, crashed(1, seen("c2 c3")))
     records = decided(again, crashed(1, seen("2")))
     assert [each.isr for each in changes_of(records)] == [(2,)], (
-        "a later registration of the same incarnation completes it"
+        "a later registration with the same id completes it"
     )
 
 
@@ -313,7 +320,7 @@ def test_an_eligible_leader_that_lost_its_page_is_one_no_longer() -> None:
 
 
 def test_a_registration_ends_a_partition_without_leader() -> None:
-    state = having(with_topic(), leader=NO_LEADER, leader_incarnation=None)
+    state = having(with_topic(), leader=NO_LEADER, leader_registration_id=None)
     (record,) = changes_of(decided(state, crashed(1, seen("2"))))
     assert (record.leader, record.isr) == (2, (2,))
 
@@ -337,7 +344,7 @@ def test_a_directory_is_added_as_it_describes_itself() -> None:
     (found,) = decided(a_set(), Add(identity(7, rack="a"), 55, voter=False, replicas=False))
     wanted = RegisterBroker(
         7,
-        incarnation(7),
+        registration_id(7),
         55,
         identity(7).directory,
         "/disk7/log",
@@ -397,7 +404,7 @@ def test_a_directory_retires_after_no_partition_names_it() -> None:
     assert marked.nodes[2].leaving
     assert marked.usable_racks() == {1: None}
     assert refused(marked, Retire(2)) is Refusal.REASSIGNMENT_IN_PROGRESS
-    assert refused(marked, Reassign(PLACE, 0, (1, 3))) is Refusal.INVALID_REPLICA_ASSIGNMENT
+    assert refused(marked, Reassign(PARTITION_ID, 0, (1, 3))) is Refusal.INVALID_REPLICA_ASSIGNMENT
     records = decided(after(marked, DeleteTopic(TOPIC_ID)), Retire(2))
     assert records == (UnregisterBroker(2, 20), Tombstone(key_of(state.nodes[2])))
 
@@ -425,7 +432,7 @@ def test_partitions_keep_the_directory_of_a_node_that_is_gone() -> None:
     state = with_topic()
     before = partition(state).directories
     gone = replace(state, nodes={node: each for node, each in state.nodes.items() if node != 3})
-    assert partition(after(gone, Reassign(PLACE, 0, (2, 1)))).directories == (
+    assert partition(after(gone, Reassign(PARTITION_ID, 0, (2, 1)))).directories == (
         before[1],
         before[0],
         before[2],
@@ -443,7 +450,9 @@ def test_a_topic_may_be_placed_on_one_directory() -> None:
 def test_a_reassignment_that_loses_its_whole_target_is_cancelled() -> None:
     """Before, it had no replica to wait for and could not be finished."""
     state = with_topic((2,), spare=(1, 3))
-    state = after(state, Reassign(PLACE, 0, (1,), 1000), ForceRetire(1, {PLACE: seen("2")}))
+    state = after(
+        state, Reassign(PARTITION_ID, 0, (1,), 1000), ForceRetire(1, {PARTITION_ID: seen("2")})
+    )
     found = partition(state)
     assert (found.replicas, found.isr, found.leader, found.adding, found.removing) == (
         (2,),
@@ -457,15 +466,21 @@ def test_a_reassignment_that_loses_its_whole_target_is_cancelled() -> None:
 
 def test_a_reassignment_continues_if_a_part_of_its_target_is_left() -> None:
     state = with_topic((3,), spare=(1, 2))
-    state = after(state, Reassign(PLACE, 0, (1, 2), 1000), ForceRetire(1, {PLACE: seen("3")}))
+    state = after(
+        state, Reassign(PARTITION_ID, 0, (1, 2), 1000), ForceRetire(1, {PARTITION_ID: seen("3")})
+    )
     assert (partition(state).adding, partition(state).removing, throttle_of(partition(state))) == (
         (2,),
         (3,),
         1000,
     )
-    joined = AlterIsr(PLACE, 0, partition(state).partition_epoch, (2, 3), {2: incarnation(2)})
+    joined = AlterIsr(
+        PARTITION_ID, 0, partition(state).partition_epoch, (2, 3), {2: registration_id(2)}
+    )
     state = after(state, joined)
-    state = after(state, FinishReassignment(PLACE, partition(state).partition_epoch, seen("2 3")))
+    state = after(
+        state, FinishReassignment(PARTITION_ID, partition(state).partition_epoch, seen("2 3"))
+    )
     assert (partition(state).replicas, partition(state).leader) == ((2,), 2)
 
 
@@ -482,20 +497,18 @@ def test_a_partition_without_another_replica_does_not_begin_in_a_witness_or_a_le
     assert partition(after(leaving, ForceRetire(1))).replicas == (4,)
 
 
-def test_a_partition_that_waits_for_a_foreign_replica_waits_after_the_removal_of_another_one() -> (
-    None
-):
+def test_a_partition_that_waits_for_a_stranger_waits_after_the_removal_of_another_one() -> None:
     alone = having(with_topic(), isr=(1,))
-    waiting = after(alone, crashed(1, seen("2 3"), Condition.FOREIGN))
-    record = partition(after(waiting, ForceRetire(3, {PLACE: seen("2")})))
-    assert (record.leader, record.replicas, record.isr, record.foreign) == (
+    waiting = after(alone, crashed(1, seen("2 3"), Condition.STRANGER))
+    record = partition(after(waiting, ForceRetire(3, {PARTITION_ID: seen("2")})))
+    assert (record.leader, record.replicas, record.isr, record.strangers) == (
         NO_LEADER,
         (1, 2),
         (),
         (1,),
     )
-    record = partition(after(waiting, ForceRetire(1, {PLACE: seen("2 3")})))
-    assert (record.leader, record.replicas, record.isr, record.foreign) == (
+    record = partition(after(waiting, ForceRetire(1, {PARTITION_ID: seen("2 3")})))
+    assert (record.leader, record.replicas, record.isr, record.strangers) == (
         2,
         (2, 3),
         (2, 3),

@@ -21,14 +21,14 @@ from embedlog.replicas.rules.events import (
 from embedlog.replicas.rules.records import NO_LEADER, NODE
 from embedlog.replicas.rules.state import State
 from tests.support.replica_sets import (
-    PLACE,
+    PARTITION_ID,
     TOPIC_ID,
     after,
     decided,
     having,
-    incarnation,
     partition,
     refused,
+    registration_id,
     seen,
     with_topic,
 )
@@ -36,20 +36,20 @@ from tests.support.replica_sets import (
 OFFLINE = Election.OFFLINE
 PREFERRED = Election.PREFERRED
 UNCLEAN = Election.UNCLEAN
-UNKNOWN = (PLACE[0], 7)
+UNKNOWN = (PARTITION_ID[0], 7)
 
 
 def alter(state: State, *isr: int, lost: tuple[int, ...] = (), **facts: int) -> AlterIsr:
-    """A proposal of the leader, whose new members have their registered incarnations."""
+    """A proposal of the leader, whose new members have their registered ids."""
     found = partition(state)
-    new = {node: incarnation(node) for node in isr if node not in found.isr}
+    new = {node: registration_id(node) for node in isr if node not in found.isr}
     epoch = facts.get("epoch", found.leader_epoch)
     change = facts.get("change", found.partition_epoch)
-    return AlterIsr(PLACE, epoch, change, isr, new, frozenset(lost))
+    return AlterIsr(PARTITION_ID, epoch, change, isr, new, frozenset(lost))
 
 
 def election(state: State, kind: Election, observed: Observed, node: int | None = None) -> Elect:
-    return Elect(PLACE, kind, partition(state).partition_epoch, observed, node)
+    return Elect(PARTITION_ID, kind, partition(state).partition_epoch, observed, node)
 
 
 def led(state: State) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
@@ -100,7 +100,7 @@ def test_a_proposal_of_an_old_leader_or_from_an_old_decision_is_refused() -> Non
     assert refused(state, alter(state, 2, epoch=2)) is Refusal.FENCED_LEADER_EPOCH
     assert refused(state, alter(state, 2, change=0)) is Refusal.INVALID_UPDATE_VERSION
     assert (
-        refused(state, replace(alter(state, 2), place=UNKNOWN))
+        refused(state, replace(alter(state, 2), partition_id=UNKNOWN))
         is Refusal.UNKNOWN_TOPIC_OR_PARTITION
     )
 
@@ -132,9 +132,9 @@ def test_a_newcomer_that_is_away_or_leaves_or_has_another_life_is_refused() -> N
     state = after(state, alter(state, 1, 2))
     growth = alter(state, 1, 2, 3)
     assert decided(state, growth)
-    assert refused(state, replace(growth, incarnations={})) is Refusal.INELIGIBLE_REPLICA
+    assert refused(state, replace(growth, registration_ids={})) is Refusal.INELIGIBLE_REPLICA
     assert (
-        refused(state, replace(growth, incarnations={3: incarnation(3, 1)}))
+        refused(state, replace(growth, registration_ids={3: registration_id(3, 1)}))
         is Refusal.INELIGIBLE_REPLICA
     )
     leaving = replace(state, nodes={**state.nodes, 3: replace(state.nodes[3], leaving=True)})
@@ -181,7 +181,7 @@ def test_the_isr_is_what_the_elector_sees_of_it() -> None:
     state = with_topic()
     state = after(state, election(state, OFFLINE, seen("2 3")))
     assert (led(state), epochs(state)) == ((2, (2, 3), ()), (1, 1))
-    assert partition(state).leader_incarnation == incarnation(2)
+    assert partition(state).leader_registration_id == registration_id(2)
 
 
 def test_n_failures_are_survived_by_n_plus_one_members() -> None:
@@ -239,7 +239,7 @@ def test_members_that_are_away_stay_eligible_and_lost_ones_do_not() -> None:
 
 
 def test_the_leader_of_another_life_is_replaced() -> None:
-    state = having(with_topic(), leader_incarnation=incarnation(1, 9))
+    state = having(with_topic(), leader_registration_id=registration_id(1, 9))
     assert led(after(state, election(state, OFFLINE, seen("1 2 3")))) == (1, (1, 2, 3), ())
 
 
@@ -251,17 +251,21 @@ def test_an_old_election_is_refused() -> None:
     assert refused(state, other) is Refusal.INVALID_UPDATE_VERSION, (
         "of two electors the first one decides"
     )
-    assert refused(state, replace(other, place=UNKNOWN)) is Refusal.UNKNOWN_TOPIC_OR_PARTITION
+    assert (
+        refused(state, replace(other, partition_id=UNKNOWN)) is Refusal.UNKNOWN_TOPIC_OR_PARTITION
+    )
 
 
 def test_an_observation_of_another_life_does_not_count() -> None:
     state = with_topic()
     old = {
-        node: replace(each, incarnation=incarnation(node, 9)) for node, each in seen("1 2").items()
+        node: replace(each, registration_id=registration_id(node, 9))
+        for node, each in seen("1 2").items()
     } | seen("3")
     assert led(after(state, election(state, OFFLINE, old))) == (3, (3,), ())
     crashed = {
-        node: replace(each, incarnation=incarnation(node, 9)) for node, each in seen("c1").items()
+        node: replace(each, registration_id=registration_id(node, 9))
+        for node, each in seen("c1").items()
     } | seen("c2 c3")
     assert refused(state, election(state, OFFLINE, crashed)) is Refusal.WAIT_FOR_REPLICAS
     assert (
@@ -284,7 +288,7 @@ def test_after_a_power_loss_all_members_are_awaited() -> None:
     assert refused(state, election(state, OFFLINE, seen("c2 c3"))) is Refusal.WAIT_FOR_REPLICAS
     assert refused(state, election(state, OFFLINE, seen("a1 c2 c3"))) is Refusal.WAIT_FOR_REPLICAS
     assert led(after(state, election(state, OFFLINE, seen("s1 c2 c3"))))[0] == 2, (
-        "a foreign is present, and never leads"
+        "a stranger is there, and never leads"
     )
 
 
@@ -437,8 +441,8 @@ def test_an_allowed_unclean_election_does_not_wait_after_a_crash() -> None:
 
 def test_a_later_epoch_of_a_replica_raises_the_leader_epoch_above_it() -> None:
     state = with_topic()
-    assert decided(state, RaiseEpoch(PLACE, 0)) == ()
-    (record,) = decided(state, RaiseEpoch(PLACE, 25))
+    assert decided(state, RaiseEpoch(PARTITION_ID, 0)) == ()
+    (record,) = decided(state, RaiseEpoch(PARTITION_ID, 25))
     assert record == replace(partition(state), leader_epoch=26, partition_epoch=1)
-    assert refused(state, RaiseEpoch(PLACE, 2**31 - 1)) is Refusal.INVALID_REQUEST
+    assert refused(state, RaiseEpoch(PARTITION_ID, 2**31 - 1)) is Refusal.INVALID_REQUEST
     assert refused(state, RaiseEpoch((UUID(int=9), 0), 25)) is Refusal.UNKNOWN_TOPIC_OR_PARTITION

@@ -40,7 +40,7 @@ from embedlog.replicas.rules.events import (
 from embedlog.replicas.rules.records import (
     NO_LEADER,
     NODE,
-    Partition,
+    DecidedPartition,
     Record,
     decode,
     encode,
@@ -50,12 +50,12 @@ from embedlog.replicas.rules.state import State, apply, apply_all
 from tests.support.mutants import mutated
 from tests.support.replica_sets import (
     CLUSTER,
-    PLACE,
+    PARTITION_ID,
     a_set,
     changes_of,
     compacted,
     identity,
-    incarnation,
+    registration_id,
 )
 from tests.support.replica_world import Directory, Violation, World
 
@@ -68,12 +68,12 @@ NODES = range(1, 6)
 
 def observed(rng: random.Random) -> Observed:
     kinds = [*Condition, Condition.COMPLETE]
-    incarnations = [0, 0, 0, 1]
+    registration_ids = [0, 0, 0, 1]
     present = [node for node in NODES if rng.random() < 0.8]
     return {
         node: Seen(
             rng.choice(kinds),
-            incarnation(node, rng.choice(incarnations)),
+            registration_id(node, rng.choice(registration_ids)),
             rng.randrange(3),
             rng.randrange(9),
         )
@@ -85,30 +85,30 @@ def some(rng: random.Random, least: int = 0) -> tuple[int, ...]:
     return tuple(rng.sample(NODES, rng.randrange(least, 5)))
 
 
-def event_of_partition(rng: random.Random, old: Partition) -> Event:
-    place = (old.topic_id, old.number)
+def event_of_partition(rng: random.Random, old: DecidedPartition) -> Event:
+    partition_id = (old.topic_uuid, old.number)
     change = old.partition_epoch - (rng.random() < 0.1)
     isr = tuple(
         {*some(rng), *((old.leader,) if rng.random() < 0.9 else ())}
         & {*old.replicas, rng.choice(NODES)}
     )
-    incarnations = {node: incarnation(node, rng.choice([0, 0, 1])) for node in NODES}
+    registration_ids = {node: registration_id(node, rng.choice([0, 0, 1])) for node in NODES}
     kinds: list[Event] = [
         AlterIsr(
-            place,
+            partition_id,
             old.leader_epoch - (rng.random() < 0.1),
             change,
             isr,
-            incarnations,
+            registration_ids,
             frozenset(some(rng)),
         ),
-        Elect(place, Election.OFFLINE, change, observed(rng), allowed=rng.random() < 0.2),
-        RaiseEpoch(place, old.leader_epoch + rng.randrange(-2, 4)),
-        Elect(place, Election.PREFERRED, change, observed(rng)),
-        Elect(place, Election.UNCLEAN, change, observed(rng), rng.choice([None, *NODES])),
-        Reassign(place, change, some(rng)),
-        CancelReassignment(place, change, observed(rng)),
-        FinishReassignment(place, change, observed(rng)),
+        Elect(partition_id, Election.OFFLINE, change, observed(rng), allowed=rng.random() < 0.2),
+        RaiseEpoch(partition_id, old.leader_epoch + rng.randrange(-2, 4)),
+        Elect(partition_id, Election.PREFERRED, change, observed(rng)),
+        Elect(partition_id, Election.UNCLEAN, change, observed(rng), rng.choice([None, *NODES])),
+        Reassign(partition_id, change, some(rng)),
+        CancelReassignment(partition_id, change, observed(rng)),
+        FinishReassignment(partition_id, change, observed(rng)),
     ]
     return rng.choice(kinds)
 
@@ -116,16 +116,16 @@ def event_of_partition(rng: random.Random, old: Partition) -> Event:
 def event_of_set(rng: random.Random, state: State) -> Event:
     node = rng.choice(NODES)
     live = frozenset(some(rng, 2))
-    topic_id = UUID(int=rng.randrange(1, 4))
+    topic_uuid = UUID(int=rng.randrange(1, 4))
     least = {"min.insync.replicas": rng.choice(["1", "2", "3", None])}
-    given_incarnation = identity(node, incarnation=incarnation(node, rng.choice([0, 0, 1, 2])))
-    seen = {place: observed(rng) for place in state.partitions}
+    given_identity = identity(node, registration_id=registration_id(node, rng.choice([0, 0, 1, 2])))
+    seen = {partition_id: observed(rng) for partition_id in state.partitions}
     name = f"t{rng.randrange(3)}"
     total = rng.randrange(6)
     kinds: list[Event] = [
         CreateTopic(
             name,
-            topic_id,
+            topic_uuid,
             live,
             rng.randrange(4),
             rng.randrange(4),
@@ -135,20 +135,20 @@ def event_of_set(rng: random.Random, state: State) -> Event:
         ),
         CreateTopic(
             name,
-            topic_id,
+            topic_uuid,
             live,
             assignment=(some(rng), some(rng))[: rng.choice([1, 1, 2])],
             removed=rng.choice([None, state.removed]),
         ),
-        CreatePartitions(topic_id, total, live),
-        DeleteTopic(topic_id),
+        CreatePartitions(topic_uuid, total, live),
+        DeleteTopic(topic_uuid),
         SetConfig(name, least, seen=seen),
         SetConfig("", least, NODE, seen),
         Register(
-            given_incarnation, rng.choice([*Condition]), rng.randrange(99), rng.random() < 0.1, seen
+            given_identity, rng.choice([*Condition]), rng.randrange(99), rng.random() < 0.1, seen
         ),
         Add(
-            given_incarnation,
+            given_identity,
             rng.randrange(99),
             rng.random() < 0.7,
             rng.random() < 0.9,
@@ -160,7 +160,9 @@ def event_of_set(rng: random.Random, state: State) -> Event:
     return rng.choice(kinds)
 
 
-def check_partition(state: State, old: Partition | None, new: Partition, raised: int) -> None:
+def check_partition(
+    state: State, old: DecidedPartition | None, new: DecidedPartition, raised: int
+) -> None:
     assert inconsistency(new) == ""
     assert set(new.isr) <= set(new.replicas)
     assert new.isr or new.leader == NO_LEADER
@@ -175,7 +177,7 @@ def check_partition(state: State, old: Partition | None, new: Partition, raised:
     if new.leader != old.leader:
         assert new.leader_epoch > old.leader_epoch, "every election raises the epoch"
     elif new.leader_epoch == old.leader_epoch:
-        assert new.leader_incarnation == old.leader_incarnation
+        assert new.leader_registration_id == old.leader_registration_id
 
 
 def check_decision(before: State, event: Event, found: tuple[Record, ...]) -> State:
@@ -186,12 +188,12 @@ def check_decision(before: State, event: Event, found: tuple[Record, ...]) -> St
     for record in found:
         one_by_one = apply(one_by_one, decode(*encode(record)))
     assert one_by_one == state
-    counts = Counter((record.topic_id, record.number) for record in changes_of(found))
+    counts = Counter((record.topic_uuid, record.number) for record in changes_of(found))
     assert max(counts.values(), default=1) == 1, "a decision has one record of a partition"
     raised = event.epoch if isinstance(event, RaiseEpoch) else -1
     for record in changes_of(found):
         check_partition(
-            state, before.partitions.get((record.topic_id, record.number)), record, raised
+            state, before.partitions.get((record.topic_uuid, record.number)), record, raised
         )
     assert state.voters or not before.nodes
     assert state.highest_node >= before.highest_node
@@ -309,21 +311,23 @@ def filled(world: World, count: int = 3) -> None:
 
 
 def after_power_loss(world: World, left: dict[int, int]) -> None:
-    """The directories have these numbers of records left, and register their new incarnations."""
+    """The directories have these numbers of records left, and register with new ids."""
     for node, size in left.items():
         world.directories[node] = Directory(
-            world.directories[node].log[:size], incarnation=1, lost="power"
+            world.directories[node].log[:size], crashes=1, lost="power"
         )
     for _ in left:
         world.register()
 
 
 def offline(world: World) -> None:
-    world.decide(Elect(PLACE, Election.OFFLINE, world.partition.partition_epoch, world.seen()))
+    world.decide(
+        Elect(PARTITION_ID, Election.OFFLINE, world.partition.partition_epoch, world.seen())
+    )
     calm(world)
 
 
-def newcomer_of_any_incarnation(world: World) -> str:
+def newcomer_of_any_registration(world: World) -> str:
     """Node 3 is caught up; before its growth is decided, an old copy replaces it and begins to
     follow.
     """
@@ -333,7 +337,7 @@ def newcomer_of_any_incarnation(world: World) -> str:
     while world.directories[3].log != world.directories[1].log:
         world.follow()
     world.grow()
-    world.directories[3] = replace(world.directories[3], log=(), high=0, incarnation=1)
+    world.directories[3] = replace(world.directories[3], log=(), high=0, crashes=1)
     world.register()
     world.decide_pending()
     return "INELIGIBLE_REPLICA"
@@ -371,13 +375,13 @@ def elect_without_waiting(world: World) -> str:
     return "WAIT_FOR_REPLICAS"
 
 
-def observed_in_any_incarnation(world: World) -> str:
+def observed_in_any_registration(world: World) -> str:
     """Between observation and election all directories crash, and register their new
-    incarnations.
+    registration ids.
     """
     filled(world)
     world.directories[1].away = True
-    event = Elect(PLACE, Election.OFFLINE, world.partition.partition_epoch, world.seen())
+    event = Elect(PARTITION_ID, Election.OFFLINE, world.partition.partition_epoch, world.seen())
     after_power_loss(world, {1: 1, 2: 1, 3: 3})
     world.decide(event)
     calm(world)
@@ -408,17 +412,17 @@ def elr_outlives_its_need(world: World) -> str:
     world.decide(SetConfig("t", {"min.insync.replicas": "2"}))
     without(world, 2, 3)
     assert world.partition.elr == (2, 3)
-    world.decide(SetConfig("t", {"min.insync.replicas": "1"}, seen={PLACE: world.seen()}))
+    world.decide(SetConfig("t", {"min.insync.replicas": "1"}, seen={PARTITION_ID: world.seen()}))
     filled(world)
     return "SetConfig"
 
 
 SCRIPTS: dict[str, Callable[[World], str]] = {
-    "newcomer_of_any_incarnation": newcomer_of_any_incarnation,
+    "newcomer_of_any_registration": newcomer_of_any_registration,
     "decide_after_another_decision": decide_after_another_decision,
     "elect_any_replica": elect_any_replica,
     "elect_without_waiting": elect_without_waiting,
-    "observed_in_any_incarnation": observed_in_any_incarnation,
+    "observed_in_any_registration": observed_in_any_registration,
     "elect_first_log": elect_first_log,
     "elect_in_same_epoch": elect_in_same_epoch,
     "elr_outlives_its_need": elr_outlives_its_need,

@@ -24,7 +24,7 @@ from embedlog.replicas.rules.placement import (
     Shape,
     alternate,
     extend,
-    place,
+    place_replicas,
     place_topics,
 )
 from tests.conftest import DATA
@@ -45,13 +45,13 @@ def rows(text: str) -> Assignment:
 
 def test_followers_of_a_leader_differ_in_every_round() -> None:
     wanted = rows("0 1 2 · 1 2 3 · 2 3 4 · 3 4 0 · 4 0 1 · 0 2 3 · 1 3 4 · 2 4 0 · 3 0 1 · 4 1 2")
-    assert place(bare(5), Shape(10, 3), start=0, shift=0) == wanted
+    assert place_replicas(bare(5), Shape(10, 3), start=0, shift=0) == wanted
 
 
 def test_added_partitions_continue_the_numbers() -> None:
     wanted = rows("3 1 · 0 2 · 1 0 · 2 1")
-    assert place(bare(4), Shape(4, 2), start=1, shift=1, first=6) == wanted
-    existing = place(bare(4), Shape(6, 2), start=1, shift=1)
+    assert place_replicas(bare(4), Shape(4, 2), start=1, shift=1, first=6) == wanted
+    existing = place_replicas(bare(4), Shape(6, 2), start=1, shift=1)
     assert existing[0] == (1, 3)
     assert extend(bare(4), existing, 10) == wanted
 
@@ -59,7 +59,7 @@ def test_added_partitions_continue_the_numbers() -> None:
 def test_racks_take_turns() -> None:
     assert alternate(SIX) == (0, 3, 1, 5, 4, 2)
     wanted = rows("0 3 1 · 3 1 5 · 1 5 4 · 5 4 2 · 4 2 0 · 2 0 3 · 0 4 2 · 3 2 0")
-    assert place(SIX, Shape(8, 3), start=0, shift=0) == wanted
+    assert place_replicas(SIX, Shape(8, 3), start=0, shift=0) == wanted
 
 
 def test_racks_are_ordered_as_java_orders_strings() -> None:
@@ -67,7 +67,7 @@ def test_racks_are_ordered_as_java_orders_strings() -> None:
 
 
 def test_growth_starts_at_the_next_node_if_the_preferred_one_is_gone() -> None:
-    assert extend({1: None, 4: None, 9: None}, [[3, 1]], 2) == place(
+    assert extend({1: None, 4: None, 9: None}, [[3, 1]], 2) == place_replicas(
         {1: None, 4: None, 9: None}, Shape(1, 2), start=1, shift=1, first=1
     )
     assert extend({1: None, 4: None}, [[7]], 2) == ((4,),)
@@ -132,7 +132,7 @@ def test_random_clusters_agree_with_the_reference(rng: random.Random) -> None:
         start = rng.randrange(12)
         shift = rng.randrange(12)
         first = rng.choice([0, 0, rng.randrange(20)])
-        found = place(racks, shape, start=start, shift=shift, first=first)
+        found = place_replicas(racks, shape, start=start, shift=shift, first=first)
         assert found == slow_place(racks, shape.partitions, shape.factor, start, shift, first)
 
 
@@ -147,7 +147,9 @@ def test_a_thousand_clusters_are_placed_as_kafka_places_them() -> None:
             wanted = tuple(map(tuple, each["assignment"]))
             shape = Shape(len(wanted), each["factor"])
             assert (
-                place(racks, shape, start=each["start"], shift=each["shift"], first=each["first"])
+                place_replicas(
+                    racks, shape, start=each["start"], shift=each["shift"], first=each["first"]
+                )
                 == wanted
             ), each
             added = tuple(map(tuple, each["added"]))
@@ -184,7 +186,7 @@ def test_a_rack_has_a_second_replica_only_after_all_racks_have_one(rng: random.R
     for _ in range(100):
         racks = {node: f"r{rng.randrange(4)}" for node in range(rng.randrange(2, 10))}
         factor = rng.randrange(1, len(racks) + 1)
-        for replicas in place(
+        for replicas in place_replicas(
             racks, Shape(20, factor), start=rng.randrange(9), shift=rng.randrange(9)
         ):
             assert len(set(replicas)) == factor
@@ -196,10 +198,10 @@ def test_a_rack_has_a_second_replica_only_after_all_racks_have_one(rng: random.R
 
 def test_impossible_sizes_are_refused() -> None:
     with pytest.raises(InvalidPartitionsError, match="at least 1, found 0"):
-        place(bare(3), Shape(0), start=0, shift=0)
+        place_replicas(bare(3), Shape(0), start=0, shift=0)
     for factor in (-1, 0, 4):
         with pytest.raises(InvalidReplicationFactorError, match=f"1 to 3.*found {factor}"):
-            place(bare(3), Shape(1, factor), start=0, shift=0)
+            place_replicas(bare(3), Shape(1, factor), start=0, shift=0)
     with pytest.raises(InvalidReplicationFactorError):
         place_topics({}, [Shape(1)], start=3, shift=0)
     with pytest.raises(InvalidPartitionsError, match="above 2, found 2"):
@@ -208,4 +210,4 @@ def test_impossible_sizes_are_refused() -> None:
 
 def test_racks_are_for_all_nodes_or_for_none() -> None:
     with pytest.raises(InvalidReplicaAssignmentError, match=r"found \[2\]"):
-        place({1: "a", 2: None}, Shape(1), start=0, shift=0)
+        place_replicas({1: "a", 2: None}, Shape(1), start=0, shift=0)

@@ -13,7 +13,7 @@ from embedlog.replicas.rules.events import (
 )
 from embedlog.replicas.rules.state import State
 from tests.support.replica_sets import (
-    PLACE,
+    PARTITION_ID,
     after,
     decided,
     having,
@@ -27,15 +27,15 @@ ALL = seen("1 2 3 4 5 6")
 
 
 def to(state: State, *target: int) -> Reassign:
-    return Reassign(PLACE, partition(state).partition_epoch, target)
+    return Reassign(PARTITION_ID, partition(state).partition_epoch, target)
 
 
 def end(state: State, observed: Observed = ALL) -> FinishReassignment:
-    return FinishReassignment(PLACE, partition(state).partition_epoch, observed)
+    return FinishReassignment(PARTITION_ID, partition(state).partition_epoch, observed)
 
 
 def back(state: State, observed: Observed = ALL) -> CancelReassignment:
-    return CancelReassignment(PLACE, partition(state).partition_epoch, observed)
+    return CancelReassignment(PARTITION_ID, partition(state).partition_epoch, observed)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_all_replicas_are_replaced_in_kafkas_steps(state: State) -> None:
         1,
         2,
     )
-    assert found.leader_incarnation == state.nodes[4].incarnation
+    assert found.leader_registration_id == state.nodes[4].registration_id
 
 
 def test_a_leader_of_the_target_stays_in_a_new_epoch(state: State) -> None:

@@ -17,13 +17,13 @@ from embedlog.errors import CorruptRecordError, EmbedlogError, UnsupportedFormat
 from embedlog.replicas.rules import records
 from embedlog.replicas.rules.records import (
     Change,
-    Config,
+    DecidedConfig,
+    DecidedPartition,
+    DecidedTopic,
     NoOp,
-    Partition,
     RegisterBroker,
     RemoveTopic,
     Tombstone,
-    Topic,
     UnregisterBroker,
     decode,
     encode,
@@ -33,11 +33,25 @@ from tests.conftest import DATA
 
 TYPES: dict[int, type[Change]] = {
     each.TYPE: each
-    for each in (RegisterBroker, UnregisterBroker, Topic, Partition, Config, RemoveTopic, NoOp)
+    for each in (
+        RegisterBroker,
+        UnregisterBroker,
+        DecidedTopic,
+        DecidedPartition,
+        DecidedConfig,
+        RemoveTopic,
+        NoOp,
+    )
 }
-IDS = {"incarnation", "directory", "topic_id", "leader_incarnation"}
+# the fields of ids, by their names in the JSON of Kafka's side
+IDS = {
+    "incarnation": "registration_id",
+    "leader_incarnation": "leader_registration_id",
+    "directory": "directory",
+    "topic_id": "topic_uuid",
+}
 ID = UUID(int=7)
-PARTITION = Partition(
+PARTITION = DecidedPartition(
     ID,
     0,
     (1, 2, 3),
@@ -49,7 +63,7 @@ PARTITION = Partition(
     elr=(3,),
     removing=(2,),
     adding=(3,),
-    leader_incarnation=ID,
+    leader_registration_id=ID,
 )
 NODE = RegisterBroker(1, ID, 12, ID, "/disk1/log", rack="a", generation=2)
 SAMPLES: list[Change] = [
@@ -57,9 +71,9 @@ SAMPLES: list[Change] = [
     replace(NODE, replicas=False, voter=False, leaving=True, rack=None),
     replace(NODE, slot=63),
     UnregisterBroker(1, 12),
-    Topic("orders", ID),
+    DecidedTopic("orders", ID),
     PARTITION,
-    Config(records.TOPIC, "orders", "min.insync.replicas", "2"),
+    DecidedConfig(records.TOPIC, "orders", "min.insync.replicas", "2"),
     RemoveTopic(ID),
     NoOp(),
 ]
@@ -69,8 +83,8 @@ def record_of(kind: int, fields: dict[str, Any]) -> Change:
     """A record from the JSON of Kafka's side."""
     made: dict[str, Any] = {}
     for name, value in fields.items():
-        if name in IDS and value is not None:
-            made[name] = UUID(value)
+        if name in IDS:
+            made[IDS[name]] = None if value is None else UUID(value)
         elif name == "directories":
             made[name] = tuple(map(UUID, value))
         elif name == "others":
@@ -111,7 +125,7 @@ def test_a_record_is_read_back(record: Change) -> None:
 
 def test_a_partition_without_leader_is_read_back() -> None:
     offline = replace(
-        PARTITION, leader=records.NO_LEADER, leader_incarnation=None, recovering=True, elr=()
+        PARTITION, leader=records.NO_LEADER, leader_registration_id=None, recovering=True, elr=()
     )
     assert decode(*encode(offline)) == offline
 
@@ -122,10 +136,10 @@ def test_a_partition_without_leader_is_read_back() -> None:
 def test_keys_name_the_subject_of_a_record() -> None:
     assert key_of(NODE) == b"\x00\x00\x00\x00\x01"
     assert key_of(UnregisterBroker(1, 12)) == b"\x01\x00\x00\x00\x01"
-    assert key_of(Topic("orders", ID)) == b"\x02" + ID.bytes
+    assert key_of(DecidedTopic("orders", ID)) == b"\x02" + ID.bytes
     assert key_of(PARTITION) == b"\x03" + ID.bytes + b"\x00\x00\x00\x00"
     assert (
-        key_of(Config(records.TOPIC, "orders", "flush.ms", "1"))
+        key_of(DecidedConfig(records.TOPIC, "orders", "flush.ms", "1"))
         == b"\x04\x02\x07orders\x09flush.ms"
     )
     assert key_of(RemoveTopic(ID)) == b"\x09" + ID.bytes
@@ -135,9 +149,9 @@ def test_keys_name_the_subject_of_a_record() -> None:
 def test_a_subject_has_one_key_and_a_key_one_subject() -> None:
     assert key_of(replace(PARTITION, isr=(1,), partition_epoch=10)) == key_of(PARTITION)
     others = [
-        Config(records.TOPIC, "a", "bc", None),
-        Config(records.TOPIC, "ab", "c", None),
-        Config(records.NODE, "a", "bc", None),
+        DecidedConfig(records.TOPIC, "a", "bc", None),
+        DecidedConfig(records.TOPIC, "ab", "c", None),
+        DecidedConfig(records.NODE, "a", "bc", None),
         replace(PARTITION, number=1),
         replace(NODE, node=2),
     ]
@@ -185,7 +199,7 @@ def test_damaged_bytes_are_a_typed_error_or_another_sound_record(rng: random.Ran
             refused += 1
             continue
         assert decode(*encode(record)) == record
-        assert not isinstance(record, Partition) or records.inconsistency(record) == ""
+        assert not isinstance(record, DecidedPartition) or records.inconsistency(record) == ""
     assert refused > 5_000
 
 

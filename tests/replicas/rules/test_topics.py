@@ -19,28 +19,28 @@ from embedlog.replicas.rules.events import (
     Refusal,
     SetConfig,
 )
-from embedlog.replicas.rules.placement import Shape, extend, place
+from embedlog.replicas.rules.placement import Shape, extend, place_replicas
 from embedlog.replicas.rules.records import (
     NODE,
     ORIGINAL,
-    Config,
+    DecidedConfig,
+    DecidedTopic,
     RemoveTopic,
     Tombstone,
-    Topic,
     key_of,
 )
 from embedlog.replicas.rules.state import apply
 from tests.support.replica_sets import (
-    PLACE,
+    PARTITION_ID,
     TOPIC_ID,
     a_set,
     after,
     changes_of,
     decided,
     having,
-    incarnation,
     partition,
     refused,
+    registration_id,
     seen,
     with_topic,
 )
@@ -54,7 +54,7 @@ def test_partitions_of_a_new_topic_are_placed() -> None:
     event = replace(NEW, partitions=7, factor=2, start=1, shift=1)
     state = after(a_set(), event)
     found = state.partitions_of(TOPIC_ID)
-    assert tuple(each.replicas for each in found) == place(
+    assert tuple(each.replicas for each in found) == place_replicas(
         state.usable_racks(), Shape(7, 2), start=1, shift=1
     )
     for number, each in enumerate(found):
@@ -64,10 +64,10 @@ def test_partitions_of_a_new_topic_are_placed() -> None:
             each.replicas,
             (),
         )
-        assert (each.leader_epoch, each.partition_epoch, each.leader_incarnation) == (
+        assert (each.leader_epoch, each.partition_epoch, each.leader_registration_id) == (
             0,
             0,
-            incarnation(each.leader),
+            registration_id(each.leader),
         )
         assert each.directories == tuple(state.nodes[node].directory for node in each.replicas)
 
@@ -84,10 +84,10 @@ def test_a_topic_is_one_decision() -> None:
         a_set(), replace(NEW, partitions=2, config={"flush.messages": "1", LEAST: "2"})
     )
     configs = (
-        Config(2, "t", "flush.messages", "1", (ORIGINAL,)),
-        Config(2, "t", LEAST, "2", (ORIGINAL,)),
+        DecidedConfig(2, "t", "flush.messages", "1", (ORIGINAL,)),
+        DecidedConfig(2, "t", LEAST, "2", (ORIGINAL,)),
     )
-    assert records[:3] == (Topic("t", TOPIC_ID), *configs)
+    assert records[:3] == (DecidedTopic("t", TOPIC_ID), *configs)
     assert len(changes_of(records)) == len(records) - 3 == 2
 
 
@@ -95,9 +95,9 @@ def test_a_topic_is_one_decision() -> None:
 def test_a_name_or_id_is_used_once(name: str) -> None:
     state = after(a_set(), replace(NEW, name="t.x"))
     other = UUID(int=2)
-    assert refused(state, replace(NEW, name=name, topic_id=other)) is Refusal.TOPIC_ALREADY_EXISTS
+    assert refused(state, replace(NEW, name=name, topic_uuid=other)) is Refusal.TOPIC_ALREADY_EXISTS
     assert refused(state, replace(NEW, name="other")) is Refusal.TOPIC_ALREADY_EXISTS
-    assert decided(state, replace(NEW, name="other", topic_id=other))
+    assert decided(state, replace(NEW, name="other", topic_uuid=other))
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_directories_that_are_away_take_no_new_partitions() -> None:
     away = replace(NEW, partitions=6, live=frozenset({1, 3}))
     for start in range(4):
         found = changes_of(decided(a_set(), replace(away, factor=2, start=start, shift=start)))
-        wanted = place({1: None, 3: None}, Shape(6, 2), start=start, shift=start)
+        wanted = place_replicas({1: None, 3: None}, Shape(6, 2), start=start, shift=start)
         assert [(each.replicas, each.isr) for each in found] == [(each, each) for each in wanted]
     complete = changes_of(decided(a_set(), replace(away, factor=3)))
     assert {(tuple(sorted(each.replicas)), len(each.isr)) for each in complete} == {((1, 2, 3), 2)}
@@ -176,7 +176,7 @@ def test_directories_that_are_away_take_no_added_partitions() -> None:
 
 def test_added_partitions_have_the_factor_of_the_target() -> None:
     state = after(a_set(), replace(NEW, assignment=((1, 2),)))
-    state = after(state, Reassign(PLACE, 0, (3, 1, 2)))
+    state = after(state, Reassign(PARTITION_ID, 0, (3, 1, 2)))
     assert [
         len(each.replicas)
         for each in changes_of(decided(state, CreatePartitions(TOPIC_ID, 2, LIVE)))
@@ -200,7 +200,7 @@ def test_impossible_growth_is_refused() -> None:
 
 
 def test_a_deletion_leaves_nothing_and_frees_every_key() -> None:
-    state = after(a_set(), replace(NEW, name="other", topic_id=UUID(int=2), config={LEAST: "2"}))
+    state = after(a_set(), replace(NEW, name="other", topic_uuid=UUID(int=2), config={LEAST: "2"}))
     full = after(state, replace(NEW, partitions=3, config={LEAST: "2", "flush.messages": "1"}))
     records = decided(full, DeleteTopic(TOPIC_ID))
     assert after(full, DeleteTopic(TOPIC_ID)) == state
@@ -217,7 +217,7 @@ def test_a_topic_of_the_same_name_begins_with_no_settings() -> None:
         a_set(),
         replace(NEW, config={LEAST: "2"}),
         DeleteTopic(TOPIC_ID),
-        replace(NEW, topic_id=UUID(int=2), removed=TOPIC_ID),
+        replace(NEW, topic_uuid=UUID(int=2), removed=TOPIC_ID),
     )
     assert state.config("t").min_insync_replicas == 1
 
@@ -225,7 +225,7 @@ def test_a_topic_of_the_same_name_begins_with_no_settings() -> None:
 def test_a_topic_is_not_created_if_another_one_was_deleted_meanwhile() -> None:
     """It can have had the name, and left committed offsets."""
     state = after(a_set(), NEW, DeleteTopic(TOPIC_ID))
-    again = replace(NEW, topic_id=UUID(int=2))
+    again = replace(NEW, topic_uuid=UUID(int=2))
     assert refused(state, again) is Refusal.TOPIC_DELETED
     created = after(state, replace(again, removed=TOPIC_ID))
     assert refused(created, replace(NEW, name="other")) is Refusal.TOPIC_DELETED
@@ -259,9 +259,9 @@ def test_a_setting_of_the_topic_covers_that_of_all_topics() -> None:
 def test_a_lower_required_size_ends_the_elr() -> None:
     """From then on the ISR commits records alone, and a member of the ELR does not have them."""
     state = with_topic(min_insync_replicas="2")
-    state = after(state, AlterIsr(PLACE, 0, 0, (1,)))
+    state = after(state, AlterIsr(PARTITION_ID, 0, 0, (1,)))
     assert partition(state).elr == (2, 3)
-    observed = {PLACE: seen("1")}
+    observed = {PARTITION_ID: seen("1")}
     for event in (
         SetConfig("t", {LEAST: "1"}, seen=observed),
         SetConfig("t", {LEAST: None}, seen=observed),
@@ -294,7 +294,10 @@ def test_a_required_size_that_the_isr_does_not_have_is_a_decision_about_the_part
 def test_a_default_ends_the_elr_of_the_topics_that_it_reaches() -> None:
     state = having(after(with_topic(), SetConfig("", {LEAST: "2"}, NODE)), isr=(1,), elr=(2,))
     own = after(state, SetConfig("t", {LEAST: "2"}))
-    assert partition(after(state, SetConfig("", {LEAST: "1"}, NODE, {PLACE: seen("1")}))).elr == ()
+    assert (
+        partition(after(state, SetConfig("", {LEAST: "1"}, NODE, {PARTITION_ID: seen("1")}))).elr
+        == ()
+    )
     assert partition(after(own, SetConfig("", {LEAST: "1"}, NODE))).elr == (2,)
 
 
@@ -305,7 +308,7 @@ def test_an_elr_does_not_end_without_a_complete_leader(observed: str) -> None:
     """
     state = having(with_topic(min_insync_replicas="2"), isr=(1,), elr=(2,))
     assert (
-        refused(state, SetConfig("t", {LEAST: "1"}, seen={PLACE: seen(observed)}))
+        refused(state, SetConfig("t", {LEAST: "1"}, seen={PARTITION_ID: seen(observed)}))
         is Refusal.LEADER_NOT_AVAILABLE
     )
     assert decided(state, SetConfig("t", {LEAST: "3"})), "the ELR remains"
@@ -326,6 +329,6 @@ def test_impossible_settings_are_refused() -> None:
 
 
 def test_a_stored_setting_out_of_range_is_a_typed_error() -> None:
-    state = apply(with_topic(), Config(2, "t", LEAST, "0"))
+    state = apply(with_topic(), DecidedConfig(2, "t", LEAST, "0"))
     with pytest.raises(ConfigError, match=LEAST):
         state.required_size(partition(state))

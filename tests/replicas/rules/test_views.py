@@ -26,12 +26,12 @@ from embedlog.replicas.rules.state import PartitionState as P
 from embedlog.replicas.rules.state import ReplicaState as R
 from embedlog.replicas.rules.state import State, apply_all, partition_state, replica_state
 from tests.support.replica_sets import (
-    PLACE,
+    PARTITION_ID,
     TOPIC_ID,
     a_set,
     after,
-    incarnation,
     partition,
+    registration_id,
     seen,
     with_topic,
 )
@@ -75,23 +75,25 @@ REPLICA_AT_ONCE: dict[tuple[R, R], tuple[R, ...]] = {
 
 def test_a_partition_is_new_until_it_is_installed() -> None:
     state = with_topic()
-    assert partition_state(a_set(), PLACE, installed=False, seen={}) is P.NON_EXISTENT
-    assert partition_state(state, PLACE, installed=False, seen=seen("1 2 3")) is P.NEW
-    assert partition_state(state, PLACE, installed=True, seen=seen("1")) is P.ONLINE
+    assert partition_state(a_set(), PARTITION_ID, installed=False, seen={}) is P.NON_EXISTENT
+    assert partition_state(state, PARTITION_ID, installed=False, seen=seen("1 2 3")) is P.NEW
+    assert partition_state(state, PARTITION_ID, installed=True, seen=seen("1")) is P.ONLINE
 
 
 def test_a_partition_is_online_while_its_leader_is_complete() -> None:
     state = with_topic()
     for observed in ({}, seen("2 3"), seen("c1 2 3"), seen("s1 2 3"), seen("a1")):
-        assert partition_state(state, PLACE, installed=True, seen=observed) is P.OFFLINE
-    state = after(state, Elect(PLACE, Election.OFFLINE, 0, seen("2 3")))
-    assert partition_state(state, PLACE, installed=True, seen=seen("2")) is P.ONLINE
-    state = after(state, Elect(PLACE, Election.OFFLINE, 1, {}))
-    assert partition_state(state, PLACE, installed=True, seen=seen("1 2 3")) is P.OFFLINE, (
+        assert partition_state(state, PARTITION_ID, installed=True, seen=observed) is P.OFFLINE
+    state = after(state, Elect(PARTITION_ID, Election.OFFLINE, 0, seen("2 3")))
+    assert partition_state(state, PARTITION_ID, installed=True, seen=seen("2")) is P.ONLINE
+    state = after(state, Elect(PARTITION_ID, Election.OFFLINE, 1, {}))
+    assert partition_state(state, PARTITION_ID, installed=True, seen=seen("1 2 3")) is P.OFFLINE, (
         "no leader"
     )
     assert (
-        partition_state(after(state, DeleteTopic(TOPIC_ID)), PLACE, installed=True, seen=seen("1"))
+        partition_state(
+            after(state, DeleteTopic(TOPIC_ID)), PARTITION_ID, installed=True, seen=seen("1")
+        )
         is P.NON_EXISTENT
     )
 
@@ -115,7 +117,9 @@ def test_a_partition_is_online_while_its_leader_is_complete() -> None:
 def test_the_state_of_a_replica_is_computed(
     node: int, live: bool, held: bool, known: bool, wanted: R
 ) -> None:
-    assert replica_state(with_topic(), PLACE, node, live=live, held=held, known=known) is wanted
+    assert (
+        replica_state(with_topic(), PARTITION_ID, node, live=live, held=held, known=known) is wanted
+    )
 
 
 def test_steps_that_are_one_step_here_are_steps_of_kafka() -> None:
@@ -143,7 +147,7 @@ class Cluster:
 
     def seen(self) -> Observed:
         return {
-            node: Seen(Condition.COMPLETE, incarnation(node), 0, 1)
+            node: Seen(Condition.COMPLETE, registration_id(node), 0, 1)
             for node in self.live & (self.held | {0})
         }
 
@@ -151,7 +155,7 @@ class Cluster:
         replicas = {
             node: replica_state(
                 self.state,
-                PLACE,
+                PARTITION_ID,
                 node,
                 live=node in self.live,
                 held=node in self.held,
@@ -160,11 +164,11 @@ class Cluster:
             for node in (1, 2, 3, 4)
         }
         return partition_state(
-            self.state, PLACE, installed=self.installed, seen=self.seen()
+            self.state, PARTITION_ID, installed=self.installed, seen=self.seen()
         ), replicas
 
     def decide(self) -> None:
-        if PLACE not in self.state.partitions:
+        if PARTITION_ID not in self.state.partitions:
             return
         old = partition(self.state)
         observed = self.seen()
@@ -173,17 +177,17 @@ class Cluster:
         target = tuple(self.rng.sample((1, 2, 3, 4), self.rng.randrange(1, 4)))
         event = self.rng.choice(
             [
-                Elect(PLACE, Election.OFFLINE, change, observed),
-                Elect(PLACE, Election.PREFERRED, change, observed),
+                Elect(PARTITION_ID, Election.OFFLINE, change, observed),
+                Elect(PARTITION_ID, Election.PREFERRED, change, observed),
                 AlterIsr(
-                    PLACE,
+                    PARTITION_ID,
                     old.leader_epoch,
                     change,
                     caught_up,
-                    {node: incarnation(node) for node in self.live},
+                    {node: registration_id(node) for node in self.live},
                 ),
-                Reassign(PLACE, change, target),
-                FinishReassignment(PLACE, change, observed),
+                Reassign(PARTITION_ID, change, target),
+                FinishReassignment(PARTITION_ID, change, observed),
                 *([DeleteTopic(TOPIC_ID)] if self.rng.random() < 0.1 else []),
             ]
         )
@@ -192,7 +196,7 @@ class Cluster:
             self.state = apply_all(self.state, found)
 
     def step(self) -> None:
-        present = self.state.partitions.get(PLACE)
+        present = self.state.partitions.get(PARTITION_ID)
         assigned = set(present.replicas) if present else set()
         self.known |= assigned
         match self.rng.randrange(5):

@@ -15,12 +15,12 @@ STATE_TOPIC = "__transaction_state"
 
 
 @replaces("no_stat_again", "embedlog.coordination.directory:Directory._is_current")
-def _ours_without_a_look(original, self, fd, path, settle):
+def _ours_without_a_look(original, self, fd, path, after_delay):
     return True
 
 
 @replaces("no_settle", "embedlog.coordination.directory:Directory._is_current")
-def _looked_at_without_a_delay(original, self, fd, path, settle):
+def _looked_at_without_a_delay(original, self, fd, path, after_delay):
     return original(self, fd, path, False)
 
 
@@ -112,7 +112,7 @@ def _lifted_before_the_decision_is_carried_out(
 ):
     lift = lambda old: (  # noqa: E731
         old
-        and transaction.raise_epoch(old, producer_id, epoch, transaction_checks.present_moment())
+        and transaction.raise_epoch(old, producer_id, epoch, transaction_checks.current_moment())
     )
     self.decide(name, lift, deadline_ns)
 

@@ -64,7 +64,7 @@ def _entry_after_publication(original, locked, state, producer, batch, commit):
 # ---- reading -----------------------------------------------------------------------------------------
 
 
-@replaces("read_by_file_size", "embedlog.partition.reader:Reader._read_settled")
+@replaces("read_by_file_size", "embedlog.partition.reader:Reader._read_published")
 def _bounded_by_the_file(original, self):
     published = original(self)
     found = files.facts_of(file_names.segment_path(self._state.path, published.segment_base))
@@ -75,7 +75,7 @@ def _bounded_by_the_file(original, self):
 
 @replaces("mixed_moments", "embedlog.partition.reader:Reader.read_consistently")
 def _whatever_was_found(original, self, work):
-    return work(self._read_settled())
+    return work(self._read_published())
 
 
 @replaces("mixed_moments", "embedlog.partition.aborted_index:AbortedIndex.between")
@@ -84,7 +84,7 @@ def _judged_by_a_later_moment(original, self, start, end, published):
     return original(self, start, end, self._state.published())
 
 
-@replaces("trust_index", "embedlog.index:Place.begins")
+@replaces("trust_index", "embedlog.index:IndexEntry.begins")
 def _begins_always(original, self, batches, first):
     return True
 

@@ -69,8 +69,8 @@ def _has_everything(original: Any, self: Any, leader: Any, needed: int, *, durab
 
 
 @replaces("any_change_is_new", "embedlog.replicas.rules.elections:at_change")
-def _of_any_change(original: Any, state: Any, place: Any, change: int) -> Any:
-    return state.partitions.get(place) or Refusal.UNKNOWN_TOPIC_OR_PARTITION
+def _of_any_change(original: Any, state: Any, partition_id: Any, change: int) -> Any:
+    return state.partitions.get(partition_id) or Refusal.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @replaces("older_decision_counts", "embedlog.partition.replication.replica_log:ReplicaLog.lead")
@@ -185,7 +185,7 @@ def _not_tended(
 
 
 @replaces("no_late_copies", "embedlog.admin.replica_housekeeper:ReplicaHousekeeper._note_late")
-def _not_noted(original: Any, self: Any, place: Any, topic: str) -> None:
+def _not_noted(original: Any, self: Any, partition_id: Any, topic: str) -> None:
     return None
 
 

@@ -112,9 +112,9 @@ def _commit_of_any_generation(
 
 
 @replaces("decide_after_another_decision", "embedlog.replicas.rules.elections:at_change")
-def _decided_from_the_past(original, state, place, change):
-    partition = state.partitions.get(place)
-    return original(state, place, change) if partition is None else partition
+def _decided_from_the_past(original, state, partition_id, change):
+    partition = state.partitions.get(partition_id)
+    return original(state, partition_id, change) if partition is None else partition
 
 
 @replaces("elect_any_replica", "embedlog.replicas.rules.elections:_candidates")
@@ -144,7 +144,7 @@ def _changed_in_the_old_epoch(
     replicas=None,
     leader=None,
     recovering=False,
-    foreign=(),
+    strangers=(),
 ):
     new = original(
         state,
@@ -154,21 +154,21 @@ def _changed_in_the_old_epoch(
         replicas=replicas,
         leader=leader,
         recovering=recovering,
-        foreign=foreign,
+        strangers=strangers,
     )
     return replace(new, leader_epoch=old.leader_epoch)
 
 
-@replaces("newcomer_of_any_incarnation", "embedlog.replicas.rules.elections:_is_eligible")
-def _eligible_in_any_incarnation(original, state, node, incarnation):
+@replaces("newcomer_of_any_registration", "embedlog.replicas.rules.elections:_is_eligible")
+def _eligible_in_any_registration(original, state, node, registration_id):
     return True
 
 
-@replaces("observed_in_any_incarnation", "embedlog.replicas.rules.state:condition_of")
-def _found_in_any_incarnation(original, state, seen, node):
+@replaces("observed_in_any_registration", "embedlog.replicas.rules.state:condition_of")
+def _found_in_any_registration(original, state, seen, node):
     registered = state.nodes.get(node)
     same = {
-        each: replace(replica, incarnation=registered.incarnation)
+        each: replace(replica, registration_id=registered.registration_id)
         for each, replica in seen.items()
         if registered and each == node
     }

@@ -192,7 +192,7 @@ def _simplify_types(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
 
 
 def _fill_times(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
-    """The batch with the present time in the place of missing timestamps, which are null or -1.
+    """The batch with the current time in the place of missing timestamps, which are null or -1.
     Raises InvalidRecordError.
     """
     import pyarrow

@@ -186,7 +186,7 @@ def consume(**options: Any) -> int:
 @verb(exclusive=_EXCLUSIVE)
 @_add_options
 def cat(**options: Any) -> int:
-    """Print the present records, and end: `consume --from-beginning -e`."""
+    """Print the current records, and end: `consume --from-beginning -e`."""
     return _consume(options, default="beginning", exit_at_end=True)
 
 
@@ -251,7 +251,7 @@ def _consume(options: dict[str, Any], default: str, exit_at_end: bool) -> int:
         sys.stdout.flush()
         readable = ReadableMembers()
         for problem in leaderless:
-            readable.note(problem)
+            readable.report_problem(problem)
         if not written and readable.is_whole:
             tell(f"embedlog: {_explain_nothing(reading, limits.requested)}")
         return readable.status(bool(written))

@@ -156,9 +156,9 @@ def select_partitions(log: Log, arguments: tuple[str, ...]) -> list[TopicPartiti
     for argument in arguments:
         topic, sign, text = argument.partition(":")
         numbers = parse_numbers(text, "--topic") if sign else None
-        present = numbers_of(log, topic, numbers)
+        existing = numbers_of(log, topic, numbers)
         if numbers is None:
-            numbers = present
+            numbers = existing
         partitions += [TopicPartition(topic, number) for number in numbers]
     return partitions
 

@@ -128,7 +128,9 @@ def _import(log: Log, tasks: list[ImportTask], options: dict[str, Any]) -> list[
             size = sizes[number]
             imported_bytes = 0
 
-            def note(count: int, earlier_bytes: int = earlier_bytes, size: int = size) -> None:
+            def report_progress(
+                count: int, earlier_bytes: int = earlier_bytes, size: int = size
+            ) -> None:
                 nonlocal imported_bytes
                 imported_bytes = min(imported_bytes + count, size)
                 advance(earlier_bytes + imported_bytes, sum(sizes))
@@ -137,7 +139,7 @@ def _import(log: Log, tasks: list[ImportTask], options: dict[str, Any]) -> list[
             keep = partition is None and not options["repartition"]
             target = ImportTarget(task.topic, partition, keep)
             with _open_source(task.source) as file:
-                count = import_file(log, task.source, target, file, note)
+                count = import_file(log, task.source, target, file, report_progress)
             results.append({"file": task.source.path, "topic": task.topic, "records": count})
     return results
 

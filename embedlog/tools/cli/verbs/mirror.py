@@ -1,7 +1,7 @@
 """Contains the verb `mirror`: topics and group offsets from one log to another, or from and to a
 Kafka cluster (MirrorMaker).
 
-An interrupt or a termination ends the mirror after its present transaction, and the summary is
+An interrupt or a termination ends the mirror after its current transaction, and the summary is
 printed; a second one ends it at once. The status after an interrupt is 130, after a termination 0.
 """
 
@@ -109,8 +109,8 @@ def mirror(source: str | None, target: str | None, follow: bool, **options: Any)
     began = time.monotonic()
     with (
         Mirror(
-            _parse_place(source),
-            _parse_place(target),
+            _parse_location(source),
+            _parse_location(target),
             topics=options["topics"],
             pattern=options["pattern"],
             groups=None if options["all_groups"] else options["groups"],
@@ -135,7 +135,7 @@ def mirror(source: str | None, target: str | None, follow: bool, **options: Any)
 _ADDRESS = re.compile(r"[^/:,]+:[0-9]{1,5}(,[^/:,]+:[0-9]{1,5})*")
 
 
-def _parse_place(text: str) -> str | list[str]:
+def _parse_location(text: str) -> str | list[str]:
     """A place in the form of `Mirror`: several directories are a set."""
     if text.startswith(KAFKA):
         return text

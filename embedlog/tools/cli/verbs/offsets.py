@@ -125,14 +125,14 @@ def offsets(
     return readable.status(True)
 
 
-def _check_partitions(numbers: list[int], present: set[int], log: Log) -> None:
+def _check_partitions(numbers: list[int], existing: set[int], log: Log) -> None:
     """Raises UnknownTopicOrPartitionError for numbers that no topic has."""
-    absent = [number for number in numbers if number not in present]
-    if present and absent:
+    absent = [number for number in numbers if number not in existing]
+    if existing and absent:
         raise embedlog.UnknownTopicOrPartitionError(
             "no topic that matches has such a partition",
             path=log.path,
-            expected=",".join(map(str, sorted(present))),
+            expected=",".join(map(str, sorted(existing))),
             found=",".join(map(str, absent)),
         )
 

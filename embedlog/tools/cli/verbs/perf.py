@@ -233,7 +233,7 @@ class _PacedSender:
         self._topic = topic
         self._pace = pace
         self._duration_s = duration_s
-        self._began: float | None = None  # the present transaction
+        self._began: float | None = None  # the current transaction
         self._number = 0
 
     def send(
@@ -263,13 +263,13 @@ class _PacedSender:
                 _print_text(line)
 
     def end(self) -> None:
-        """Commit the present transaction, and wait until all records are acknowledged."""
+        """Commit the current transaction, and wait until all records are acknowledged."""
         if self._began is not None:
             self._commit()
         self._client.flush()
 
     def _is_transaction_due(self, time_s: float) -> bool:
-        """Whether the present transaction has lasted for its time."""
+        """Whether the current transaction has lasted for its time."""
         if self._began is None or self._duration_s is None:
             return False
         return time_s - self._began >= self._duration_s

@@ -87,15 +87,15 @@ def _generate(topics: Sequence[str], nodes: str | None) -> int:
         chosen = None if nodes is None else [int(node) for node in nodes.split(",")]
     except ValueError:
         raise click.UsageError(f"--nodes: expected nodes such as 1,2,3, found {nodes!r}") from None
-    present: dict[TopicPartition, Sequence[int]] = {}
+    current_nodes: dict[TopicPartition, Sequence[int]] = {}
     with open_log() as log:
         for topic in topics:
-            present |= _present_nodes_of(log, topic)
+            current_nodes |= _current_nodes_of(log, topic)
         proposed = log.proposed_assignment(topics, chosen)
     if current().json:
-        print_document({"current": document_of(present), "proposed": document_of(proposed)})
+        print_document({"current": document_of(current_nodes), "proposed": document_of(proposed)})
     else:
-        _print_assignment("Current partition replica assignment", present)
+        _print_assignment("Current partition replica assignment", current_nodes)
         _print_assignment("Proposed partition reassignment configuration", proposed)
     return 0
 
@@ -104,7 +104,7 @@ def _print_assignment(title: str, assignment: Mapping[TopicPartition, Sequence[i
     click.echo(f"{title}\n{json.dumps(document_of(assignment), separators=(',', ':'))}\n")
 
 
-def _present_nodes_of(log: embedlog.Log, topic: str | None) -> dict[TopicPartition, Sequence[int]]:
+def _current_nodes_of(log: embedlog.Log, topic: str | None) -> dict[TopicPartition, Sequence[int]]:
     return {
         TopicPartition(partition.topic, partition.partition): partition.replicas
         for partition in log.replicas(topic).partitions
@@ -115,9 +115,9 @@ def _report(
     log: embedlog.Log, action: str, assignment: Mapping[TopicPartition, Sequence[int]]
 ) -> int:
     moving = log.reassignments()
-    present = _present_nodes_of(log, None)
+    current_nodes = _current_nodes_of(log, None)
     partitions = [
-        _ReassignedPartition(tp, list(present.get(tp, ())), tp in moving, assignment.get(tp))
+        _ReassignedPartition(tp, list(current_nodes.get(tp, ())), tp in moving, assignment.get(tp))
         for tp in (moving if action == "list" else assignment)
     ]
     if current().json:
@@ -137,7 +137,7 @@ def _join(nodes: Sequence[int]) -> str:
 
 
 class _ReassignedPartition(NamedTuple):
-    """A partition with its present nodes, and with the wanted ones, which a list of reassignments
+    """A partition with its current nodes, and with the wanted ones, which a list of reassignments
     does not have.
     """
 

@@ -41,7 +41,7 @@ class Rates:
         self._rates: dict[tuple[str, int], Rate] = {}
 
     def observe(self, time_s: float, levels: Mapping[tuple[str, int], Level]) -> None:
-        """Take the present levels, observed at a time of a monotonic clock."""
+        """Take the current levels, observed at a time of a monotonic clock."""
         passed_s = time_s - self._time_s
         if self._levels and passed_s <= 0:
             return

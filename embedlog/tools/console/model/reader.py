@@ -78,7 +78,7 @@ class LogReader:
         return task
 
     def busy_s(self) -> float | None:
-        """For how long the present task has been running; None without one. Threads: any."""
+        """For how long the current task has been running; None without one. Threads: any."""
         with self._changed:
             return None if self._running is None else time.monotonic() - self._since_s
 

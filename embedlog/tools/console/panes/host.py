@@ -26,7 +26,7 @@ class PaneHost(Protocol):
         """Whether changes are allowed; if not, a line at the bottom has the reason."""
 
     def observe(self) -> None:
-        """Read what the present tab shows."""
+        """Read what the current tab shows."""
 
     def search(self, name: str, work: Callable[[Task], Any]) -> Task:
         """Run a long read on the thread for searches."""

@@ -269,13 +269,13 @@ class RecordsPane(Pane):
             self.action_newest()
 
     def action_filter(self) -> None:
-        present = self.filters
+        current = self.filters
         fields = [
-            FormField("key", "Key", present.key, "text, or /expression/, or /expression/i"),
-            FormField("value", "Value", present.value, "the same"),
-            FormField("header", "Header", present.header, "name, or name=text"),
-            FormField("since", "Since", present.since, TIME_HINT),
-            FormField("until", "Until", present.until, "exclusive"),
+            FormField("key", "Key", current.key, "text, or /expression/, or /expression/i"),
+            FormField("value", "Value", current.value, "the same"),
+            FormField("header", "Header", current.header, "name, or name=text"),
+            FormField("since", "Since", current.since, TIME_HINT),
+            FormField("until", "Until", current.until, "exclusive"),
         ]
 
         def check(values: Mapping[str, str]) -> Filters:

@@ -104,7 +104,7 @@ class TopicsPane(GridsPane):
 
         self.ask_for_change("Create a topic", fields, check, then)
 
-    def _present_topic(self) -> str | None:
+    def _current_topic(self) -> str | None:
         """The topic of the cursor, or the one whose partitions are shown."""
         if self.topic is not None:
             return self.topic
@@ -112,7 +112,7 @@ class TopicsPane(GridsPane):
         return None if row is None else row.value
 
     def action_delete(self) -> None:
-        topic = self._present_topic()
+        topic = self._current_topic()
         if topic is not None:
             question = f"Delete topic {topic} and all its records?"
             self.confirm(question, topic, changes.delete_topic(topic))
@@ -135,7 +135,7 @@ class TopicsPane(GridsPane):
         self.ask_for_change(f"Delete records of {topic}-{number}", fields, check, then)
 
     def action_send(self) -> None:
-        topic = self._present_topic()
+        topic = self._current_topic()
         if topic is None:
             return
         number = None

@@ -41,7 +41,7 @@ class GridTable(DataTable[Text]):
         self._grid = Grid("", ())
 
     def put(self, grid: Grid, *, top: bool = False) -> None:
-        """Show these rows instead of the present ones; `top` moves the cursor to the first one."""
+        """Show these rows instead of the current ones; `top` moves the cursor to the first one."""
         before = self._grid
         self._grid = grid
         if grid.columns != before.columns:
@@ -101,7 +101,7 @@ class GridTable(DataTable[Text]):
 
     @property
     def grid(self) -> Grid:
-        """The present rows."""
+        """The current rows."""
         return self._grid
 
 

@@ -46,7 +46,7 @@ def du(describe: bool, topic_list: str | None, exact: bool, include_internal: bo
         except embedlog.EmbedlogError as problem:
             if len(paths) == 1:
                 raise
-            readable.note(problem)
+            readable.report_problem(problem)
             absolute_path = os.path.abspath(path)
             broker = _broker(_find_node(absolute_path), absolute_path, str(problem), [])
         else:
@@ -64,8 +64,8 @@ def du(describe: bool, topic_list: str | None, exact: bool, include_internal: bo
     else:
         print_table(["directory", "partition", "size"], rows)
         tell_hidden(hidden_sizes, "internal partition", f" ({size_of(sum(hidden_sizes))})")
-    present = {topic for usage in usages for topic, _partition in usage.partitions}
-    absent = set(selected or ()) - present
+    existing = {topic for usage in usages for topic, _partition in usage.partitions}
+    absent = set(selected or ()) - existing
     if absent and readable.is_whole:
         tell(
             f"embedlog: --topic-list: no topic {', '.join(sorted(absent))} in "

@@ -1,4 +1,4 @@
-/* Inline append: a caller that waits for a record appends it in its own thread, if every condition
+/* Direct append: a caller that waits for a record appends it in its own thread, if every condition
  * is the usual one.
  *
  * - No byte code runs between entering and leaving the queue: no signal handler runs, and no
@@ -10,7 +10,7 @@
  * - A batch is compressed before the queue is entered, because that runs byte code. It is sealed
  *   first, and written from a copy.
  *
- * A batch may have been judged by older settings of its topic than those for which inline appends
+ * A batch may have been judged by older settings of its topic than those for which direct appends
  * were enabled: it is judged again by its keys and times. The append itself writes nothing if a
  * topic has changed since these settings were read, also in another process. */
 #include "codec/batch.h"
@@ -83,7 +83,7 @@ PyObject *el_open_direct(PyObject *object, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-PyObject *el_disable_inline(PyObject *object, PyObject *unused) {
+PyObject *el_close_direct(PyObject *object, PyObject *unused) {
     el_queue *self = (el_queue *)object;
     PyObject *before[] = {self->target, self->mutex,     self->writer,
                           self->config, self->followers, self->packer};
@@ -267,7 +267,7 @@ static void metrics_note(el_metrics *metrics, const el_producer_batch *batch, in
     raise_to(&metrics->queue_most_ns, queue_ns);
 }
 
-PyObject *el_collect_inline(PyObject *object, PyObject *unused) {
+PyObject *el_collect_direct(PyObject *object, PyObject *unused) {
     el_queue *self = (el_queue *)object;
     el_metrics found = self->metrics;
     if (!found.batches) {

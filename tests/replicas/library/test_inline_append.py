@@ -1,3 +1,0 @@
-"""Sends whose caller writes, on a set of three directories."""
-
-from tests.producer.test_inline_append import *  # noqa: F403 (its tests and fixtures run again here)
