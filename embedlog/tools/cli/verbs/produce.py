@@ -16,9 +16,8 @@ from typing import Any, BinaryIO
 
 import click
 
-from embedlog import Producer
+from embedlog import CODECS, Producer
 from embedlog.tools.cli.arguments import (
-    CODECS,
     complete_words,
     parse_pairs,
     parse_settings,
