@@ -134,6 +134,7 @@ if TYPE_CHECKING:
         processes,
     )
     from embedlog.types import (
+        CODECS,
         GroupMetadata,
         NewTopic,
         OffsetAndMetadata,
@@ -151,6 +152,7 @@ __all__ = [
     "AsyncProducer",
     "Batch",
     "BufferExhaustedError",
+    "CODECS",
     "CheckReport",
     "ClosedError",
     "CommitFailedError",
@@ -331,6 +333,7 @@ _HOMES = {  # names by the module that is imported when one of them is used firs
         "processes",
     ),
     "types": (
+        "CODECS",
         "GroupMetadata",
         "NewTopic",
         "OffsetAndMetadata",

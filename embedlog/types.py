@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, Self, TypeAlias, TypeVar
 
 __all__ = [
+    "CODECS",
     "GroupMetadata",
     "NewTopic",
     "OffsetAndMetadata",
@@ -24,6 +25,9 @@ __all__ = [
     "topic_partition",
     "topic_partitions",
 ]
+
+# the number of a codec in Kafka's format is its index
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 Headers: TypeAlias = Iterable[tuple[str, bytes | None]]  # of one record, as it is sent
 Value = TypeVar("Value")

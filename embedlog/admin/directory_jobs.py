@@ -69,8 +69,13 @@ class DirectoryJobs:
         """A block whose errors are logged, so that the work continues after it."""
         return _ErrorLog(self._directory.path, subject, self._closed)
 
-    def is_turn(self, word: int, first_ms: int, interval_ms: int) -> bool:
-        """Whether a task that one process does per interval is due, in whichever process."""
+    def claim_turn(self, word: int, first_ms: int, interval_ms: int) -> bool:
+        """Take the turn of a task that one process of all does once in an interval: True if it is
+        due, and the caller does it now. The next turn is an interval later then.
+
+        The first call of all in a boot only sets the time of the first turn, after `first_ms`. The
+        time is in a word of the directory's page. REQUIRES the housekeeper's lock.
+        """
         page = self._directory.context.directory_page
         now_ns = system.boot_ns()
         if page is None:
@@ -97,7 +102,7 @@ class DirectoryJobs:
         """Flush, and do a round if one is due."""
         config = self._config
         self.flush_due()
-        if self.is_turn(
+        if self.claim_turn(
             NEXT_ROUND_NS, config.log_initial_task_delay_ms, config.log_retention_check_interval_ms
         ):
             self.round()
@@ -105,15 +110,15 @@ class DirectoryJobs:
     def clean_if_due(self) -> None:
         """Compact, when due."""
         pause_ms = self._config.log_cleaner_backoff_ms
-        if self.is_turn(NEXT_CLEANING_NS, pause_ms, pause_ms):
+        if self.claim_turn(NEXT_CLEANING_NS, pause_ms, pause_ms):
             self.clean(Work())
 
-    def are_points_due(self) -> bool:
-        """Whether checkpoints are due; `write_points` needs a lock that comes before `lock` in the
-        lock order.
+    def claim_points(self) -> bool:
+        """Take the turn of the checkpoints: True if the caller writes them now. `write_points`
+        needs a lock that comes before `lock` in the lock order.
         """
         interval_ms = self._config.log_flush_offset_checkpoint_interval_ms
-        return self.is_turn(NEXT_POINTS_NS, interval_ms, interval_ms) or bool(self._cleaned)
+        return self.claim_turn(NEXT_POINTS_NS, interval_ms, interval_ms) or bool(self._cleaned)
 
     # ---- flushes ---------------------------------------------------------------------------------
 

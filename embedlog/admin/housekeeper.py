@@ -161,7 +161,7 @@ class Housekeeper:
         self._tend_transactions()
         self._tend_groups()
         self.jobs.clean_if_due()
-        return self.jobs.are_points_due()
+        return self.jobs.claim_points()
 
     def _tend_transactions(self) -> None:
         """Abort abandoned transactions and expire unused ids, when due."""
@@ -169,18 +169,18 @@ class Housekeeper:
         timeouts_ms = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
         forgets_ms = config.transaction_remove_expired_transaction_cleanup_interval_ms
         with self.jobs.log_errors("transactions"):
-            if self.jobs.is_turn(NEXT_TRANSACTIONS_NS, timeouts_ms, timeouts_ms):
+            if self.jobs.claim_turn(NEXT_TRANSACTIONS_NS, timeouts_ms, timeouts_ms):
                 self._engine.transactions.housekeep(self._deadline())
-            if self.jobs.is_turn(NEXT_IDS_NS, forgets_ms, forgets_ms):
+            if self.jobs.claim_turn(NEXT_IDS_NS, forgets_ms, forgets_ms):
                 self._engine.transactions.forget_idle(self._deadline())
 
     def _tend_groups(self) -> None:
         """Evict ended members and expire unused offsets, when due."""
         interval_ms = self._engine.config.offsets_retention_check_interval_ms
         with self.jobs.log_errors("groups"):
-            if self.jobs.is_turn(NEXT_GROUPS_NS, GROUPS_MS, GROUPS_MS):
+            if self.jobs.claim_turn(NEXT_GROUPS_NS, GROUPS_MS, GROUPS_MS):
                 self._engine.groups.housekeep()
-            if self.jobs.is_turn(NEXT_OFFSETS_NS, interval_ms, interval_ms):
+            if self.jobs.claim_turn(NEXT_OFFSETS_NS, interval_ms, interval_ms):
                 self._engine.groups.expire(self._deadline())
 
     def _deadline(self) -> int:

@@ -229,10 +229,10 @@ class ReplicaHousekeeper(Housekeeper):
                 try:
                     jobs.maintain()
                     jobs.clean_if_due()
-                    are_points_due = jobs.are_points_due()
+                    has_points = jobs.claim_points()
                 finally:
                     jobs.lock.unlock()
-                if are_points_due:
+                if has_points:
                     jobs.write_points()
         finally:
             jobs.lock.mutex.release()
@@ -288,7 +288,7 @@ class ReplicaHousekeeper(Housekeeper):
         if isinstance(problem, LeaderNotAvailableError):
             return "partitions without a leader", problem
         directories = self._set.directories
-        node = directories.blame(problem, missing=True)
+        node = directories.find_failed_node(problem, missing=True)
         cause = None if node is None else directories.loss_of(node)
         if cause is None:
             return subject, problem
@@ -324,7 +324,7 @@ class ReplicaHousekeeper(Housekeeper):
         except EmbedlogError as problem:
             if jobs is not None and self._are_replaced(jobs):
                 return
-            node = self._set.directories.blame(problem)
+            node = self._set.directories.find_failed_node(problem)
             if node is None:
                 raise
             self._set.directories.fail(node, problem)

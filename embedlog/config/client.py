@@ -13,8 +13,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from embedlog.config.options import INT_MAX, Options, configuration, dotted, option
-from embedlog.config.topic import CODEC_NAMES
 from embedlog.errors import ConfigError
+from embedlog.types import CODECS
 
 _EMPTY = (("", None),)  # Kafka's default for the name of a client or a rack
 _NO_SERVER = "there is no server; a log directory is opened by its path"
@@ -141,7 +141,7 @@ class ProducerConfig(Options):
         low=1, high=INT_MAX, differs="Kafka: above 1, a retry without idempotence may reorder.",
     )
     compression_type: str = option(
-        "none", "Codec of whole batches.", "choice", choices=("none", *CODEC_NAMES[1:]),
+        "none", "Codec of whole batches.", "choice", choices=CODECS,
         spellings=((None, "none"),),
     )
     compression_gzip_level: int = option(-1, "Level for gzip; -1 is the default of zlib.", low=1, high=9, also=(-1,))

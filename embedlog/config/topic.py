@@ -29,12 +29,12 @@ from embedlog.config.options import (
 )
 from embedlog.config.set_options import SetOptions
 from embedlog.errors import ConfigError, RecordTooLargeError
+from embedlog.types import CODECS
 
 __all__ = ["LogConfig", "TopicConfig", "parse"]
 
 DAY_MS = 86_400_000
-# the number of a codec is its index
-CODEC_NAMES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
+CODEC_NAMES = ("uncompressed", *CODECS[1:])  # topics have another name for no codec, as in Kafka
 
 _TIERED = "there is no tiered storage"
 _LEGACY = "Kafka 4 removed it: only record format 2 is written"

@@ -34,6 +34,13 @@ if TYPE_CHECKING:
 class Fetcher:
     """Fills cursors with records, and counts fetched records.
 
+    A caller that takes few records after a seek tries `fill_point`, then `fill_few`; every other
+    one calls `fill`. `fill_point` serves one usual batch, and answers False with nothing changed if
+    it does not. `fill_few` and `fill` answer finally: False says that there is no record now.
+
+    `fill` itself goes the shortest way that applies: the tail of a short log at the first fetch,
+    then the tail at which the last fetch ended, then chunks.
+
     **Threads:** one at a time, the consumer's.
     """
 

@@ -16,12 +16,13 @@ import os
 import threading
 import zlib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError
 from embedlog.format import snappy, zstd
 from embedlog.format.buffer_pool import shared_pool
+from embedlog.types import CODECS
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 Buffer = Any  # any argument of memoryview
 
+# the numbers of codecs that other code names, as in `CODECS`
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")  # the number of a codec is its index
 
 # of one batch, uncompressed: Kafka has no limit, but its records count within 2 GiB
 LIMIT_BYTES = 1 << 30
@@ -75,7 +76,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
 
     **Threads:** any number at once; the GIL is released.
     """
-    return _COMPRESS[codec](data, level)
+    return _CODECS[codec].compress(data, level)
 
 
 def _compress_gzip(data: Buffer, level: int | None) -> bytes:
@@ -99,13 +100,9 @@ def _compress_lz4(data: Buffer, level: int | None) -> bytes:
     return packed
 
 
-_COMPRESS: tuple[Callable[[Any, int | None], Buffer], ...] = (
-    lambda data, _level: data,
-    _compress_gzip,
-    lambda data, _level: snappy.compress(data),
-    _compress_lz4,
-    lambda data, level: zstd.compress(data, ZSTD_LEVEL if level is None else level),
-)
+def _compress_zstd(data: Buffer, level: int | None) -> Buffer:
+    return zstd.compress(data, ZSTD_LEVEL if level is None else level)
+
 
 # ---- decompress ----------------------------------------------------------------------------------
 
@@ -137,8 +134,8 @@ def expand(codec: int, data: Buffer, limit: int) -> Buffer:
             "codec of a batch", expected=f"0 to {len(CODECS) - 1}", found=codec
         )
     try:
-        return _DECOMPRESS[codec](data, limit)
-    except (RuntimeError, ValueError, EOFError, zlib.error, zstd.ZstdError) as error:
+        return _CODECS[codec].decompress(data, limit)
+    except _DAMAGE as error:
         raise CorruptRecordError(f"{CODECS[codec]} data of a batch: {error}") from error
 
 
@@ -267,12 +264,37 @@ def _decompress_zstd(data: Buffer, limit: int) -> Buffer:
     return plain
 
 
-_DECOMPRESS: tuple[Callable[[Any, int], Buffer], ...] = (
-    lambda data, _limit: data,
-    _decompress_gzip,
-    _decompress_snappy,
-    _decompress_lz4,
-    _decompress_zstd,
+# ---- the table -----------------------------------------------------------------------------------
+
+
+class _Codec(NamedTuple):
+    """The two functions of a codec. Threads: any number at once; they release the GIL.
+
+    `compress(data, level)` returns one records section for any buffer, which it only reads. `level`
+    None is Kafka's default.
+
+    `decompress(data, limit)` returns the uncompressed bytes, as bytes or as a memoryview. It raises
+    LimitExceeded for more than `limit` bytes, before its memory is a multiple of that: it believes
+    no size that the data claim. For damaged data, also for data that end too early, it raises one
+    of `_DAMAGE`.
+
+    Both import the package of the codec when they are called, and raise MissingExtraError without
+    it.
+    """
+
+    compress: Callable[[Buffer, int | None], Buffer]
+    decompress: Callable[[Buffer, int], Buffer]
+
+
+# what the packages raise for damaged data; CorruptRecordError is made of it
+_DAMAGE: Final = (RuntimeError, ValueError, EOFError, zlib.error, zstd.ZstdError)
+
+_CODECS: Final = (  # in the order of `CODECS`
+    _Codec(lambda data, _level: data, lambda data, _limit: data),
+    _Codec(_compress_gzip, _decompress_gzip),
+    _Codec(lambda data, _level: snappy.compress(data), _decompress_snappy),
+    _Codec(_compress_lz4, _decompress_lz4),
+    _Codec(_compress_zstd, _decompress_zstd),
 )
 
 # ---- many at once --------------------------------------------------------------------------------

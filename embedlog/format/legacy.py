@@ -136,7 +136,7 @@ def read_messages(view: memoryview, limit: int) -> tuple[list[LegacyMessage], bo
     codec = attributes & CODEC_MASK
     if codec == compression.NONE:
         return [LegacyMessage(offset, timestamp, key, value)], append_time
-    if codec == compression.ZSTD or value is None:
+    if codec > compression.LZ4 or value is None:  # later codecs came with batches
         raise CorruptRecordError("an old message cannot have this codec", found=codec)
     plain = memoryview(_decompress(codec, value, magic, limit)).cast("B")
     inner_messages = list(_read_inner_messages(plain))

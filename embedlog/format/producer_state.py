@@ -266,11 +266,14 @@ class ProducerState:
         ]
         return sorted(transactions, key=lambda transaction: transaction[1])
 
+    def forget_decided(self, high_watermark: int) -> None:
+        """Forget the transactions whose markers are below the high watermark, which never falls."""
+        self._decided = [pair for pair in self._decided if pair[1] >= high_watermark]
+
     def first_unstable(self, high_watermark: int) -> int:
         """The first offset that read_committed readers must not pass, -1 if there is none."""
-        self._decided = [pair for pair in self._decided if pair[1] >= high_watermark]
         starts = [start for _, start in self.open_transactions()]
-        starts += [first for first, _ in self._decided]
+        starts += [first for first, marker in self._decided if marker >= high_watermark]
         return min(starts, default=-1)
 
     def last_stable(self, high_watermark: int) -> int:

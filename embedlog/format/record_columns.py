@@ -151,8 +151,11 @@ NO_STAMP: Final = Stamp(-1, -1)  # of batches without a producer
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BytesColumn:
-    """`len(offsets) - 1` byte strings. `validity` is a bitmap (least significant bit first), row 0
-    at bit `validity_offset`.
+    """`len(offsets) - 1` byte strings, as in Arrow: row r is `data[offsets[r]:offsets[r + 1]]`.
+
+    `validity` is a bitmap, least significant bit first, in which row r is the bit
+    `r + validity_offset`: 1 a string, 0 None; no bitmap: no row is None. `validity_offset` is above
+    0 for a slice of a larger column, which shares its bitmap.
     """
 
     data: Bytes

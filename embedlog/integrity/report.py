@@ -1,7 +1,11 @@
 """Defines the findings of a check: what is wrong where, what it means, and what repairs it.
 
-- Damage is a finding that loses records or hides them. A cache only costs time, and a note needs no
-  action.
+- Damage: records, or facts that no other file has, are lost, unreadable, or less protected than
+  the settings require. Somebody has to act.
+- A cache can be made again from other files, or judged by a later check. Until then it costs time
+  or certainty, and no record.
+- A note is about what is no part of the log, or what the next process that writes finishes by
+  itself. Its remedy is a choice.
 - A finding names its file; `position` is a byte in it, None if the whole file is meant.
 """
 

@@ -276,6 +276,7 @@ class Partition:
             progress = AppendProgress(run)
         progress.refusal = None
         in_doubt = progress.is_in_doubt(stamp)
+        # odd: a change of the topics was in progress when the settings were read (the topics word)
         must_read = state.writer is None or bool(state.writer.topics & 1)
         unsynced_ms = 0
         durable = 0
@@ -487,8 +488,8 @@ class Partition:
         upto: int | None = None,
         pool: BufferPool | None = None,
     ) -> Fetched:
-        """Whole checked batches from that of `offset`; none at the end. Raises
-        OffsetOutOfRangeError, CorruptRecordError.
+        """Whole checked batches from that of `offset`; none at the end. Arguments and errors are
+        those of `Reader.fetch`.
         """
         self._context.check_open()
         fetched = self._reader.fetch(

@@ -256,7 +256,7 @@ class ProducerSequences:
                 self._walk(state, published)
             state.offset = published.log_end
             self._next_batch = (published.segment_base, published.segment_size)
-        state.first_unstable(published.high_watermark)  # drops transactions that ended below it
+        state.forget_decided(published.high_watermark)
         self._state = state
         self._generation = published.generation
         return state

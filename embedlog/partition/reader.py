@@ -142,7 +142,20 @@ class Reader:
         whole: bool = False,
     ) -> Fetched:
         """Batches from the one that holds `offset`, at least one if there is any below the limit.
-        `whole`: up to the log end.
+
+        The limit is the high watermark, or with `whole` the log end; with `committed` no more than
+        the first unstable offset; and no more than `upto`. A batch that begins below the limit is
+        returned as a whole. All batches are of one segment.
+
+        `max_bytes`: about the bytes that are read from the file; a larger first batch is read as a
+        whole. 0 is for a caller that takes few records: the batch of `offset` alone, where the
+        short read serves it, otherwise DEFAULT_BYTES. `pool` lends the memory of the data, for as
+        long as something refers to the result.
+
+        Raises OffsetOutOfRangeError for an offset below the log start or above the log end (at the
+        end itself the result is empty), CorruptRecordError, StorageError, also if files keep being
+        replaced, LockTimeoutError if the replacement of files does not end before the deadline of
+        the partition, and UnknownTopicOrPartitionError after the deletion of the topic.
         """
 
         def fetch_in(published: Published) -> Fetched:

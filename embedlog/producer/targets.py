@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from embedlog._native import _rows
 from embedlog.config.options import INT_MAX
-from embedlog.config.topic import CODEC_NAMES
 from embedlog.errors import EmbedlogError
 from embedlog.format import compression
 from embedlog.format.record_columns import HEADER_SIZE
 from embedlog.partition.interposer import InterposedWriter
+from embedlog.types import CODECS
 
 if TYPE_CHECKING:
     from embedlog._native._rows import PartitionQueue, Router
@@ -275,4 +275,4 @@ def _choose_codec(config: TopicConfig, settings: ProducerConfig) -> tuple[int, i
     name: str = source.compression_type
     if name in ("none", "uncompressed"):
         return 0, None
-    return CODEC_NAMES.index(name), getattr(source, f"compression_{name}_level", None)
+    return CODECS.index(name), getattr(source, f"compression_{name}_level", None)

@@ -133,7 +133,7 @@ class ReplicaSet:
         """Whether an error is damage of a replica, or of the decision log, whose records another
         directory has.
         """
-        node = self.directories.blame(problem, missing=True)
+        node = self.directories.find_failed_node(problem, missing=True)
         is_missing = isinstance(problem, StorageError) and problem.errno == errno.ENOENT
         if node is None or not (is_missing or isinstance(problem, LOAD_ERRORS)):
             return False

@@ -31,7 +31,6 @@ from embedlog.spark.read_options import (
 from embedlog.spark.staging import StagingPlace
 
 META_PROPERTIES = "meta.properties"  # every log directory of Kafka contains this file
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 PARTITIONERS: Mapping[str, Callable[[], Any]] = {
     "murmur2": lambda: None,
@@ -115,7 +114,7 @@ WRITE_OPTIONS: dict[str, SourceOption] = {
         "partitions, available partitions).",
     ),
     "compression.type": SourceOption(
-        one_of(*CODECS),
+        one_of(*embedlog.CODECS),
         True,
         True,
         "none",

@@ -54,9 +54,9 @@ def test_each_directory_has_its_flushes_checkpoints_and_times(
         assert [each.durable_offset for each in (partition, *later)] == [0] * (1 + len(later))
         jobs = jobs_of(directory)
         try:
-            assert not jobs.is_turn(NEXT_ROUND_NS, 0, 3_600_000), "the first call sets the time"
-            assert jobs.is_turn(NEXT_ROUND_NS, 0, 3_600_000)
-            assert not jobs.is_turn(NEXT_ROUND_NS, 0, 3_600_000)
+            assert not jobs.claim_turn(NEXT_ROUND_NS, 0, 3_600_000), "the first call sets the time"
+            assert jobs.claim_turn(NEXT_ROUND_NS, 0, 3_600_000)
+            assert not jobs.claim_turn(NEXT_ROUND_NS, 0, 3_600_000)
             jobs.flush_due()
             assert partition.durable_offset == 1
             jobs.write_points()

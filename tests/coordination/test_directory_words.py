@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from embedlog.coordination.transactions import recovery_due
 from embedlog.errors import EmbedlogError
 from embedlog.replicas.partition import copy_rate
 from embedlog.storage import file_names
+from tests.conftest import ROOT
 
 QUIET: dict[str, Any] = {"housekeeping": False}
 USED_BYTES = 0x150  # of the page; zeros follow
@@ -50,6 +52,19 @@ def test_each_word_has_one_use() -> None:
     assert len(set(WORDS.values())) == len(WORDS), sorted(
         (value, name) for name, value in WORDS.items()
     )
+
+
+def test_every_word_is_in_the_table_of_the_layout() -> None:
+    page = (ROOT / "docs" / "layout.md").read_text()
+    tables = page.partition("### The words of the pages")[2].partition("Three words of 32 bits")[0]
+    of_partitions, _, of_directories = tables.partition("`embedlog.control`")
+    for name, number in WORDS.items():
+        word = name.rpartition(".")[2].removeprefix("WORD_")
+        assert f"{number} `{word}`" in of_directories
+    named = set(re.findall(r"(\d+) `([A-Z_]+)`", of_partitions))
+    header = (ROOT / "embedlog" / "_native" / "api" / "log.h").read_text()
+    enum = header.partition("enum el_word {")[2].partition("EL_WORDS")[0]
+    assert named == {(number, word) for word, number in re.findall(r"EL_WORD_(\w+) = (\d+)", enum)}
 
 
 def test_a_directory_is_opened_again_after_the_tasks_of_its_housekeeper(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ costs no memory.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import struct
@@ -16,14 +17,11 @@ import lz4.frame
 import pytest
 import zstandard
 
-from embedlog.config.client import ProducerConfig
-from embedlog.config.options import options_of
-from embedlog.config.topic import CODEC_NAMES
+import embedlog
 from embedlog.errors import CorruptRecordError, MissingExtraError
 from embedlog.format import compression, zstd
 from embedlog.format.compression import GZIP, LZ4, SNAPPY, ZSTD, compress, decompress
-from embedlog.spark import write_options
-from embedlog.tools.cli import arguments
+from tests.conftest import ROOT
 
 SECTION = b"".join(
     bytes.fromhex(head) + b"abc" * 100 + b"\0"
@@ -43,17 +41,25 @@ def plain(codec: int, data: bytes, limit: int = 1 << 24) -> bytes:
     return bytes(decompress(codec, data, limit))
 
 
-def test_every_list_of_codecs_has_all_in_the_same_order() -> None:
-    """The number of a codec is its index in the first two of them."""
-    names = compression.CODECS
-    assert ("uncompressed", *names[1:]) == CODEC_NAMES
-    assert names == options_of(ProducerConfig)["compression_type"].choices
-    assert names == arguments.CODECS
-    assert names == write_options.CODECS
-    assert len(names) == len(compression._COMPRESS) == len(compression._DECOMPRESS)
+def test_every_codec_has_its_functions() -> None:
+    assert len(embedlog.CODECS) == len(compression._CODECS)
+    for codec in range(1, len(embedlog.CODECS)):
+        with pytest.raises(compression.LimitExceeded):
+            compression.expand(codec, compress(codec, SECTION), len(SECTION) - 1)
+        for end in (1, len(SECTION) // 10):
+            with contextlib.suppress(CorruptRecordError):  # and no other error
+                decompress(codec, bytes(compress(codec, SECTION))[:end])
 
 
-@pytest.mark.parametrize("codec", range(len(compression.CODECS)))
+def test_every_codec_is_on_the_page_of_the_format() -> None:
+    page = (ROOT / "docs" / "format.md").read_text()
+    numbers = ", ".join(f"{number} {name}" for number, name in enumerate(embedlog.CODECS))
+    assert f"codec: {numbers}; others are invalid" in page
+    for number, name in enumerate(embedlog.CODECS[1:], 1):
+        assert f"| {number} | {name} |" in page
+
+
+@pytest.mark.parametrize("codec", range(len(embedlog.CODECS)))
 def test_random_data_comes_back(rng: random.Random, codec: int) -> None:
     for size in (0, 1, 100, 32_767, 32_768, 32_769, 65_536, 65_537, 300_000):
         data = rng.randbytes(size // 2) + bytes(size - size // 2)

@@ -116,6 +116,18 @@ def test_damage_in_an_open_copy_is_found_and_copied_again(
         log.create_topic("fourth", replication_factor=2)
 
 
+def test_a_repair_names_a_source_that_answers(tmp_path: Path) -> None:
+    """The first directory is lost: the copy is made from another one."""
+    directories = [tmp_path / f"d{node}" for node in range(1, 6)]
+    with embedlog.open(directories, config={"housekeeping": False}) as log:
+        log.create_topic("first", replication_factor=3)
+        directories[0].rename(tmp_path / "away")
+        truncated(segment_of(tmp_path, 5))
+        report = log.repair()
+        sources = [(copy.node, copy.source) for copy in report.repaired if copy.node == 5]
+        assert sources == [(5, 2)]
+
+
 @pytest.mark.parametrize("damage", [Path.unlink, truncated])
 def test_damage_after_a_killed_decision_is_copied_again(
     tmp_path: Path, damage: Callable[[Path], None]

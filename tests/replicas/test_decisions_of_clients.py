@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog.errors import LeaderNotAvailableError
+from embedlog.errors import LeaderNotAvailableError, NotEnoughReplicasAfterAppendError
 from embedlog.partition.log_context import AppendProgress
 from embedlog.partition.partition import Partition
 from embedlog.replicas.partition.replicated_partition import ReplicatedPartition
@@ -166,7 +166,7 @@ def test_several_partitions_wait_for_a_registration_that_was_not_committed(
             for number in (0, 1)
         ]
         attempts = [(partition, run, AppendProgress(run)) for partition, run in runs]
-        with pytest.raises(LeaderNotAvailableError):
+        with pytest.raises(NotEnoughReplicasAfterAppendError):
             writer.owner.begin_in(attempts)
         bounds = state.bounds()
         assert bounds.high_watermark < bounds.log_end

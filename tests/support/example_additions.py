@@ -68,6 +68,17 @@ SETTING: Final = (
         ],
     ),
     Step(
+        "tests/config/test_effects_topic.py",
+        [
+            before(
+                '    "preallocate": Seen(',
+                '    "batch_ceiling_bytes": Seen(\n'
+                '        sent(), [(2**31 - 1, None), (100, "RecordTooLargeError")]\n'
+                "    ),\n",
+            )
+        ],
+    ),
+    Step(
         "embedlog/config/topic.py",
         [
             (
@@ -80,21 +91,10 @@ SETTING: Final = (
             )
         ],
     ),
-    Step(
-        "tests/config/test_effects_topic.py",
-        [
-            before(
-                '    "preallocate": Seen(',
-                '    "batch_ceiling_bytes": Seen(\n'
-                '        sent(), [(2**31 - 1, None), (100, "RecordTooLargeError")]\n'
-                "    ),\n",
-            )
-        ],
-    ),
     Step(GENERATED),
 )
 
-# ---- a verb: the number of topics ----------------------------------------------------------------
+# ---- a verb of Log: the number of topics ----------------------------------------------------------------
 
 VERB: Final = (
     Step(
@@ -130,6 +130,11 @@ VERB: Final = (
             )
         ],
     ),
+)
+
+# ---- a verb of the command line: the same ---------------------------------------------------------
+
+COMMAND: Final = (
     Step(
         "embedlog/tools/cli/verbs/tally.py",
         [
@@ -173,24 +178,38 @@ VERB: Final = (
 # ---- a codec: that of zlib -----------------------------------------------------------------------
 
 CODEC: Final = (
+    Step("embedlog/types.py", [('"lz4", "zstd")', '"lz4", "zstd", "deflate")')]),
     Step(
         "embedlog/format/compression.py",
         [
-            ('"lz4", "zstd")', '"lz4", "zstd", "deflate")'),
-            (
-                "zstd.compress(data, ZSTD_LEVEL if level is None else level),\n",
-                "zstd.compress(data, ZSTD_LEVEL if level is None else level),\n"
-                "    lambda data, _level: zlib.compress(data),\n",
+            before(
+                "# ---- the table ---",
+                "def _decompress_deflate(data: Buffer, limit: int) -> bytes:\n"
+                "    unpacker = zlib.decompressobj()\n"
+                "    plain = unpacker.decompress(data, limit + 1)\n"
+                "    if len(plain) > limit:\n"
+                "        raise LimitExceeded\n"
+                "    if not unpacker.eof:\n"
+                '        raise EOFError("the data end too early")\n'
+                "    return plain\n\n\n",
             ),
             (
-                "    _decompress_zstd,\n",
-                "    _decompress_zstd,\n    lambda data, _limit: zlib.decompress(data),\n",
+                "    _Codec(_compress_zstd, _decompress_zstd),\n",
+                "    _Codec(_compress_zstd, _decompress_zstd),\n"
+                "    _Codec(lambda data, _level: zlib.compress(data), _decompress_deflate),\n",
             ),
         ],
     ),
-    Step("embedlog/config/topic.py", [('"lz4", "zstd")', '"lz4", "zstd", "deflate")')]),
-    Step("embedlog/tools/cli/arguments.py", [('"lz4", "zstd")', '"lz4", "zstd", "deflate")')]),
-    Step("embedlog/spark/write_options.py", [('"lz4", "zstd")', '"lz4", "zstd", "deflate")')]),
+    Step(
+        "docs/format.md",
+        [
+            ("3 lz4, 4 zstd; others", "3 lz4, 4 zstd, 5 deflate; others"),
+            before(
+                "\nIn the uncompressed section no byte may follow",
+                "| 5 | deflate | one stream of zlib | | |\n",
+            ),
+        ],
+    ),
     Step(GENERATED),
 )
 
@@ -293,6 +312,7 @@ FAULT: Final = (
 EXAMPLES: Final[Mapping[str, Sequence[Step]]] = {
     "A topic setting": SETTING,
     "A public verb of Log": VERB,
+    "A verb of the command line": COMMAND,
     "A codec": CODEC,
     "An error": ERROR,
     "A metric": METRIC,

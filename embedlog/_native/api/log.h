@@ -81,7 +81,8 @@ enum el_page_flags {
         4 /* of a replica: the load found all that it had, and no cut gave any of it up since */
 };
 
-/* Fields of a control page outside the tuple; each is read and stored atomically. */
+/* Fields of a control page outside the tuple; each is read and stored atomically. docs/layout.md
+ * has their contents, and the words of a directory's page. */
 enum el_word {
     EL_WORD_FLAGS = 0,
     EL_WORD_OWNER = 1,

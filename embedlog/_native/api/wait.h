@@ -17,11 +17,13 @@ typedef struct {
 enum el_wait_limits { EL_NOTICES_MAX = 4, EL_DIRECTORIES_MAX = 60 };
 /* Sleeps until a page publishes more than its tail's offset or changes its generation. A notice
  * word that differs from `seen`, a `wake` other than 0, and the deadline also end the sleep.
- * Returns the index of a ready tail, `count` for any other wake (also a spurious one), -(1000 +
- * ETIMEDOUT). `directories`: the pages of all directories of the tails, used for their topics, and
- * for data if there are more tails than words. `wake`: the caller's own word, which el_wake sets.
- * `flags`: 1: use the stable end; 2: a page is read-only or a private copy, so the waiter cannot be
- * counted and checks every millisecond. */
+ * Returns the index of a ready tail (0 to count - 1), `count` for any other wake (also a spurious
+ * one: the caller looks again), EL_SYSTEM_ERROR(ETIMEDOUT) = -(1000 + ETIMEDOUT) at the deadline,
+ * or EL_EINVALID, without a sleep, for more notices or directories than el_wait_limits.
+ * `directories`: the pages of all directories of the tails, used for their topics, and for data if
+ * there are more tails than words. `wake`: the caller's own word, which el_wake sets. `flags`: 1:
+ * use the stable end; 2: a page is read-only or a private copy, so the waiter cannot be counted
+ * and checks every millisecond. */
 int64_t el_wait(const el_tail *tails, int64_t count, const el_notice *notices, int64_t notice_count,
                 const el_watched_directory *directories, int64_t directory_count, int32_t flags,
                 uint32_t *wake, int64_t deadline_ns);

@@ -73,9 +73,9 @@ static int stamp(const el_run *run, const uint8_t *batch, int64_t size, uint8_t 
     return bytes;
 }
 
-/* The smallest timestamp of the batch; -1: unknown. A header proves it only if all records have the
- * same timestamp. */
-static int64_t min_timestamp_of(el_run *run, const uint8_t *head) {
+/* The smallest timestamp of the next batch of the run, whose row is taken; -1: unknown. A header
+ * proves it only if all records have the same timestamp. */
+static int64_t take_min_timestamp(el_run *run, const uint8_t *head) {
     const el_batch *row = run->row < run->row_end ? run->row++ : NULL;
     if (run->append_time || load_be32(head + RECORDS_AT) == 1) {
         return (int64_t)load_be64(head + MAX_TIMESTAMP_AT);
@@ -111,7 +111,7 @@ static void gather(const el_writer *writer, el_run *run, const uint8_t *batch, i
     run->pieces++;
     int64_t last_offset = tuple->log_end + (int32_t)load_be32(head + LAST_DELTA_AT);
     int64_t newest = (int64_t)load_be64(head + MAX_TIMESTAMP_AT);
-    int64_t oldest = min_timestamp_of(run, head);
+    int64_t oldest = take_min_timestamp(run, head);
     /* a batch of a leader may be emptied by compaction: it has no timestamp */
     int has_records = load_be32(head + RECORDS_AT) != 0;
     if (tuple->segment_size == 0) {

@@ -1,5 +1,5 @@
 /* The layout of a control page, and access to pages of both kinds: mapped pages and private
- * copies. */
+ * copies. docs/layout.md has a table of the words of the pages of partitions and directories. */
 #ifndef EL_CONTROL_PAGE_H
 #define EL_CONTROL_PAGE_H
 

@@ -75,19 +75,21 @@ typedef struct {
         latency_most_ns, queue_ns, queue_most_ns;
 } el_metrics;
 
+/* The open and the waiting batches of one partition. The GIL protects every field; while `busy`,
+ * one thread alone may append its batches, also without the GIL. */
 struct el_queue {
     PyObject_HEAD el_accumulator *accumulator; /* owned */
-    PyObject *topic;
-    el_producer_batch *first, *last;   /* owned list; the last batch may be open */
-    el_producer_batch *unacknowledged; /* shared by the futures of acks=0, or NULL */
-    el_queue *next_active;
-    int64_t limit; /* bytes of a batch, header included */
-    int64_t capacity_hint;
-    int64_t queued_bytes;
-    int64_t packed_max; /* larger records sections are compressed by the thread */
+    PyObject *topic;                           /* its name, owned */
+    el_producer_batch *first, *last;           /* owned list; the last batch may be open */
+    el_producer_batch *unacknowledged;         /* shared by the futures of acks=0, or NULL */
+    el_queue *next_active; /* in the accumulator's list of queues with batches */
+    int64_t limit;         /* bytes of a batch, header included */
+    int64_t capacity_hint; /* bytes that the next batch allocates first: those of the last one */
+    int64_t queued_bytes;  /* of the unsettled batches */
+    int64_t packed_max;    /* larger records sections are compressed by the thread */
     int32_t partition, codec;
-    int32_t batch_count; /* unsettled batches */
-    int8_t active;
+    int32_t batch_count;   /* unsettled batches */
+    int8_t active;         /* in the accumulator's list of queues with batches */
     int8_t used;           /* it has had a batch */
     int8_t busy;           /* entered by a thread */
     int8_t check_due;      /* the producer's thread must check it, even if it is empty */
@@ -113,24 +115,32 @@ struct el_queue {
     el_together *together; /* the same with followers */
 };
 
+/* All queues of a producer, and the sleep of its thread. The GIL protects every field except those
+ * that are "with el_store": they are atomic. */
 struct el_accumulator {
-    PyObject_HEAD int64_t memory_limit, memory_used; /* memory_used: with el_store */
-    int64_t linger_ns;
+    /* bytes of all batches, and their limit (buffer.memory). memory_used: with el_store */
+    PyObject_HEAD int64_t memory_limit, memory_used;
+    int64_t linger_ns;                    /* a batch that is not full waits so long */
     int64_t waiting;                      /* threads that wait for memory */
     int64_t record_count;                 /* accepted since the start */
     el_queue *first_active, *last_active; /* queues with batches, owned */
     /* settled batches with callbacks to run, in the order of settlement; owned list */
     el_producer_batch *ready_first, *ready_last;
     int64_t calling; /* running callbacks */
+    /* of Python, owned: the class RecordMetadata; functions that run a callback, that await a
+     * future, and that copy the error of a batch for whoever raises it; classes of errors */
     PyObject *metadata, *run_callback, *await_future, *raised_of, *deadline_error, *forked_error,
         *state_error;
     PyThread_type_lock wake_lock; /* held, except between a wake and the end of the wait */
     unsigned long thread;         /* the sending thread, after its first wait; 0 before */
     /* batches appended by callers (with el_store), and how many of them the thread has seen */
     uint32_t direct_count, direct_seen;
-    int8_t polling; /* the thread checks within a millisecond: no wake is needed */
-    long pid;
-    int8_t woken, idle, unacknowledged, closed;
+    int8_t polling;        /* the thread checks within a millisecond: no wake is needed */
+    long pid;              /* of the process that made it: another one is a fork, and refused */
+    int8_t woken;          /* wake_lock was released for the present wait */
+    int8_t idle;           /* no time ends the thread's next wait: a new batch must wake it */
+    int8_t unacknowledged; /* acks=0: the futures of a queue share one batch */
+    int8_t closed;         /* records are refused; what was accepted is still sent */
     /* the thread has ended or never started: no batch is taken and no callback runs any more */
     int8_t ended;
     int8_t shut; /* no transaction is open: records are refused */

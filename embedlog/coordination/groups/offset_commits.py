@@ -441,10 +441,12 @@ class TransactionalCommit:
     def append(self, stamp: Stamp, deadline_ns: int) -> bool:
         """Append the commit; False if it must be checked again. Raises as `check`, FencedError,
         LockTimeoutError.
+
+        It may be repeated: the same offsets count once in a transaction.
         """
         ask_before_commit(self._offsets.host.interposer, self._group.group_id, deadline_ns)
         return self._offsets.topic.retry_until_counted(
-            lambda: self._append(stamp, deadline_ns), deadline_ns
+            lambda: self._append(stamp, deadline_ns), deadline_ns, idempotent=True
         )
 
     def _append(self, stamp: Stamp, deadline_ns: int) -> bool:

@@ -447,6 +447,7 @@ class TransactionalIdOwner:
                         self._append_first_commit, commit, tp, is_registration_committed, until
                     ),
                     until,
+                    idempotent=True,
                 )
                 # the end of `lock_for_decision` has waited for the commit of the registration
                 is_registration_committed = True

@@ -109,6 +109,8 @@ class Evidence:
         self._start = manifest.start if own else None
         floor = loading.floor
         closed = self._closed
+        # The required end: the files must have all records below it. Not all of them need have been
+        # durable: within one boot what an earlier page has published must be there, too
         self.end = max(loading.recovery_point, loading.known_durable)
         if floor is not None:
             self.end = max(self.end, floor.log_end)

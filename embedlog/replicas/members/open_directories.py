@@ -404,9 +404,9 @@ class OpenDirectories:
 
     # ---- failures --------------------------------------------------------------------------------
 
-    def blame(self, problem: EmbedlogError, *, missing: bool = False) -> int | None:
+    def find_failed_node(self, problem: EmbedlogError, *, missing: bool = False) -> int | None:
         """The node whose directory fails with this error; None if the error belongs to the process
-        or to no directory.
+        or to no directory. Nothing is noted.
 
         `missing`: a partition that is not there is a failure, because the decision log has its
         topic. The node may have left the set: a call that began before goes on without it.

@@ -11,11 +11,9 @@ bounded.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from embedlog.errors import LeaderNotAvailableError
 from embedlog.replicas.partition.leader import LeaderChanged
 from embedlog.replicas.partition.leader_calls import LeaderCalls
 
@@ -33,7 +31,6 @@ class CopiedPartition:
     def __init__(
         self, replicas: PartitionReplicas, lock_timeout_ms: int, check_open: Callable[[], None]
     ) -> None:
-        self._name = replicas.name
         self._calls = LeaderCalls(replicas, lock_timeout_ms, check_open)
 
     def at_files(self, call: Callable[[Partition], T]) -> T:
@@ -42,9 +39,10 @@ class CopiedPartition:
         """
         calls = self._calls
         calls.check_open()
+        cause: BaseException | None = None
         for _ in range(COPIES_MAX):
-            with suppress(LeaderChanged):
+            try:
                 return calls.try_once(partial(calls.read_at, call), calls.find_shown)
-        raise LeaderNotAvailableError(
-            f"the leader of {self._name} changed during each of {COPIES_MAX} copies"
-        )
+            except LeaderChanged as changed:
+                cause = changed.__cause__
+        raise calls.changed_error(f"during each of {COPIES_MAX} copies", cause) from cause

@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from embedlog._native import replication, system
+from embedlog._native.scope import Guard
 from embedlog.errors import (
     EmbedlogError,
     LeaderNotAvailableError,
@@ -169,7 +170,11 @@ class InSyncReplicas:
             except EmbedlogError as problem:
                 if isinstance(problem, NotEnoughReplicasError):
                     raise
-                if self._members.blame(problem, deadline_ns) == leader.node:
+                node = self._members.blame(problem, deadline_ns)
+                decided = self._members.find_decision(self._decisions.hint())
+                # a replica that was moved away stays in the page until the decision is installed
+                # there, by the next look for the leader
+                if node == leader.node or node not in decided.replicas:
                     raise LeaderChanged from problem
                 if system.boot_ns() >= deadline_ns:
                     raise self._not_committed_error(leader, end) from problem
@@ -438,7 +443,8 @@ class InSyncReplicas:
         """Copy to a replica outside the ISR, and add it: the page first, then the decision
         (REPLICA-6).
 
-        False if its directory fails, or if another decision came first. Raises LeaderChanged.
+        False if its directory fails, if another decision came first, or if another thread adds a
+        replica until the deadline: its copy may be long. Raises LeaderChanged.
         """
         member = self._members.usable_directory(node)
         if member is None:
@@ -453,47 +459,54 @@ class InSyncReplicas:
             raise LeaderChanged from changed
 
     def _copy_and_add(self, leader: Leader, member: OpenDirectory, deadline_ns: int) -> bool:
+        remaining_s = max(0.0, (deadline_ns - system.boot_ns()) / 1e9)
+        acquire = partial(self._adding.acquire, timeout=min(remaining_s, threading.TIMEOUT_MAX))
+        with Guard(self._adding.release, acquire) as is_acquired:
+            if not is_acquired:
+                return False
+            return self._copy_and_add_locked(leader, member, deadline_ns)
+
+    def _copy_and_add_locked(self, leader: Leader, member: OpenDirectory, deadline_ns: int) -> bool:
         node = member.node
-        with self._adding:
-            follower = self._members.load_replica(member)
-            if self._members.raise_epoch_above(follower, leader.epoch, deadline_ns):
-                raise LeaderChanged
-            end = leader.partition.published().log_end
-            decided = self._members.find_decision(self._decisions.newest_state())
-            if node not in decided.replicas:
-                return False
-            copy(
-                leader,
-                follower,
-                end,
-                deadline_ns,
-                compared=True,
-                complete=node in decided.elr,
-                at_follower=self._directories.maker_of(node),
-            )
-            state = self._decisions.newest_state()
-            decided = self._members.find_decision(state)
-            slot = slot_of(state, node)
-            replica = leader.partition.replica
-            if node in decided.isr:  # another process was faster
-                return True
-            if slot is None or not replica.join(
-                follower.replica, slot, leader.epoch, decided.partition_epoch, deadline_ns
-            ):
-                return False
-            event = AlterIsr(
-                self._members.partition_id,
-                leader.epoch,
-                decided.partition_epoch,
-                (*decided.isr, node),
-                {node: member.registration_id},
-            )
-            is_added = self._decide_and_install(
-                lambda state, offset: event, leader, deadline_ns, f"node {node} caught up"
-            )
-            if is_added:
-                self._pauses.note_worked(node)
-            return is_added
+        follower = self._members.load_replica(member)
+        if self._members.raise_epoch_above(follower, leader.epoch, deadline_ns):
+            raise LeaderChanged
+        end = leader.partition.published().log_end
+        decided = self._members.find_decision(self._decisions.newest_state())
+        if node not in decided.replicas:
+            return False
+        copy(
+            leader,
+            follower,
+            end,
+            deadline_ns,
+            compared=True,
+            complete=node in decided.elr,
+            at_follower=self._directories.maker_of(node),
+        )
+        state = self._decisions.newest_state()
+        decided = self._members.find_decision(state)
+        slot = slot_of(state, node)
+        replica = leader.partition.replica
+        if node in decided.isr:  # another process was faster
+            return True
+        if slot is None or not replica.join(
+            follower.replica, slot, leader.epoch, decided.partition_epoch, deadline_ns
+        ):
+            return False
+        event = AlterIsr(
+            self._members.partition_id,
+            leader.epoch,
+            decided.partition_epoch,
+            (*decided.isr, node),
+            {node: member.registration_id},
+        )
+        is_added = self._decide_and_install(
+            lambda state, offset: event, leader, deadline_ns, f"node {node} caught up"
+        )
+        if is_added:
+            self._pauses.note_worked(node)
+        return is_added
 
     def _decide_and_install(
         self, event: MakeEvent, leader: Leader, deadline_ns: int, reason: str

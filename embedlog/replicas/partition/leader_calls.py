@@ -189,38 +189,61 @@ class LeaderCalls:
         raises_last: bool = False,
     ) -> T:
         """The result of an attempt at the leader, which `find` looks for (default: `find`). It is
-        repeated at the next one until the deadline.
+        repeated at the next one until the deadline: once at once, since the next leader is often
+        there, and then after a wait for a decision.
 
         Raises NotEnoughReplicasError if the leader refuses an append, errors of this process, and
-        at the deadline LeaderNotAvailableError; with `raises_last` the last error of a directory.
+        at the deadline LeaderNotAvailableError, from the cause of the last failure; with
+        `raises_last` the last error of a directory instead.
         """
         if find is None:
             find = self.find
+        cause: BaseException | None = None
+        is_repeated = False
         while True:
+            version = self._members.version()
             try:
-                return self.try_once(attempt, find, until_ns, raises_last)
-            except LeaderChanged:
-                if system.boot_ns() >= until_ns:
-                    raise LeaderNotAvailableError(
-                        f"the leader of {self._replicas.name} changed until the deadline"
-                    ) from None
+                return self.try_once(attempt, find, until_ns)
+            except LeaderChanged as changed:
+                cause = changed.__cause__ or cause
+            except LeaderNotAvailableError as problem:
+                if raises_last and isinstance(cause, EmbedlogError):
+                    raise cause from None
+                raise problem from problem.__cause__ or cause
+            has_time = system.boot_ns() < until_ns
+            if has_time and is_repeated:
+                has_time = self._members.wait(version, until_ns)
+            if not has_time:
+                if raises_last and isinstance(cause, EmbedlogError):
+                    raise cause
+                raise self.changed_error("until the deadline", cause) from cause
+            is_repeated = True
+
+    def changed_error(self, period: str, cause: BaseException | None) -> LeaderNotAvailableError:
+        """The error of a call whose attempts at all leaders of a period failed, the last one for
+        this cause.
+        """
+        return LeaderNotAvailableError(
+            f"the leader of {self._replicas.name} changed {period}",
+            found=str(cause) if isinstance(cause, EmbedlogError) else None,
+        )
 
     def try_once(
         self,
         attempt: Callable[[Leader], T],
         find: Callable[[int], Leader],
         until_ns: int | None = None,
-        raises_last: bool = False,
     ) -> T:
-        """As `retry`, for one attempt: raises LeaderChanged if it must be repeated. Without
-        `until_ns` each wait has a deadline of its own.
+        """As `retry`, for one attempt: raises LeaderChanged, from its cause, if it must be
+        repeated. Without `until_ns` each wait has a deadline of its own.
         """
         leader: Leader | None = None
         try:
             leader = find(self.deadline() if until_ns is None else until_ns)
             return attempt(leader)
-        except (NotLeader, LeaderChanged, Fenced):
+        except (NotLeader, LeaderChanged, Fenced) as changed:
             self.leader = None
+            raise LeaderChanged from changed.__cause__ or changed
         except TooFew:
             if leader is None:
                 raise
@@ -228,10 +251,8 @@ class LeaderCalls:
         except EmbedlogError as problem:
             if until_ns is None:
                 until_ns = self.deadline()
-            if raises_last and system.boot_ns() >= until_ns:
-                raise
             self.forget_failed(problem, until_ns)
-        raise LeaderChanged
+            raise LeaderChanged from problem
 
     def read(self, call: Callable[[Partition], T]) -> T:
         """The result of a call that reads."""

@@ -74,7 +74,7 @@ def commit_and_sync(
         for problem in failures.values():
             replicas.members.blame(problem, deadline_ns)
         if leader.node in failures:
-            raise LeaderChanged
+            raise LeaderChanged from failures[leader.node]
         if not failures:
             return
         if system.boot_ns() >= deadline_ns:

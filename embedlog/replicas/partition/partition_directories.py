@@ -366,10 +366,11 @@ class PartitionDirectories:
         """The node that `blame` returns for an error; nothing is noted. None if it belongs to this
         process.
         """
-        return self._directories.blame(problem, missing=not self.is_deleted())
+        return self._directories.find_failed_node(problem, missing=not self.is_deleted())
 
     def blame(self, problem: EmbedlogError, deadline_ns: int | None = None) -> int:
-        """The node whose directory fails. Raises the error if it belongs to this process.
+        """Note an error of a directory or of a replica: this process uses another one for a while.
+        Returns the node. Raises the error, and notes nothing, if it belongs to this process.
 
         A lock for which the caller did not wait long enough shows nothing about its directory: it
         is raised at the deadline. Damage without another replica in the ISR is raised too: no
@@ -378,7 +379,7 @@ class PartitionDirectories:
         until_ns = bound_deadline(NEVER_NS if deadline_ns is None else deadline_ns)
         if isinstance(problem, LockTimeoutError) and system.boot_ns() >= until_ns:
             raise problem
-        node = self._directories.blame(problem, missing=not self.is_deleted())
+        node = self._directories.find_failed_node(problem, missing=not self.is_deleted())
         if node is None:
             raise problem
         decided = self.find_decision(self._decisions.newest_state())

@@ -603,7 +603,9 @@ class ReplicatedPartition:
         """The append lock of the leader. On leaving it waits until everything in the log is
         committed.
 
-        Meanwhile `fetch` of this thread reads up to the log end. Raises NotEnoughReplicasError.
+        Meanwhile `fetch` of this thread reads up to the log end. Raises NotEnoughReplicasError,
+        LeaderNotAvailableError; NotEnoughReplicasAfterAppendError if records were appended inside
+        and may still be committed. After the other two nothing of the last append counts.
         """
         self._calls.check_open()
         until = self._calls.deadline_of(deadline_ns)
@@ -616,7 +618,7 @@ class ReplicatedPartition:
             except NotLeader as changed:
                 self._calls.leader = None
                 raise LeaderNotAvailableError(
-                    f"the leader of {self._replicas.name} changed; nothing was written"
+                    f"the leader of {self._replicas.name} changed before an append"
                 ) from changed
             except TooFew:
                 raise self._replicas.in_sync.too_few_error(leader) from None
@@ -624,28 +626,59 @@ class ReplicatedPartition:
                 self._raise_own_error(problem, leader)
             finally:
                 self._locked.leader = None
-            end = held.state.read_page().log_end
+            try:
+                end = held.state.read_page().log_end
+            except EmbedlogError as problem:
+                raise self._uncertain_error(start + 1, problem) from problem
         try:
             self._wait_for_commit(leader, end, until, written=end > start)
-        except LeaderChanged:
-            self._commit_elsewhere(leader.epoch, end, until, written=end > start)
+        except LeaderChanged as changed:
+            self._commit_elsewhere(leader.epoch, end, until, changed, written=end > start)
+        except (LeaderNotAvailableError, StorageError) as problem:
+            if end == start:
+                raise
+            raise self._uncertain_error(end, problem) from problem
 
-    def _commit_elsewhere(self, epoch: int, end: int, until: int, *, written: bool) -> None:
+    def _commit_elsewhere(
+        self, epoch: int, end: int, until: int, changed: LeaderChanged, *, written: bool
+    ) -> None:
         """As `_wait_for_commit`, at the next leaders, while each of them has what was written in
         `epoch`.
 
         Raises LeaderNotAvailableError if one does not have it.
         """
+        is_lost = False
 
         def wait_at(leader: Leader) -> None:
-            if not is_in_log_of(leader, epoch, end - 1):
+            nonlocal is_lost
+            is_in_log = is_in_log_of(leader, epoch, end - 1)
+            if not is_in_log:
+                is_lost = is_in_log is False
                 raise LeaderNotAvailableError(
                     f"the leader of {self._replicas.name} changed before the commit"
-                )
+                ) from changed.__cause__
             self._wait_for_commit(leader, end, until, written=written)
 
         self._calls.leader = None
-        self._calls.retry(wait_at, until)
+        try:
+            self._calls.retry(wait_at, until)
+        except (LeaderNotAvailableError, LockTimeoutError, StorageError) as problem:
+            if is_lost or not written:
+                raise
+            raise self._uncertain_error(end, problem) from problem
+
+    def _uncertain_error(
+        self, end: int, problem: EmbedlogError
+    ) -> NotEnoughReplicasAfterAppendError:
+        """The error of a decision that was appended, and whose commit is not known: a caller that
+        repeats what did not count must not repeat it.
+        """
+        text = (
+            f"a decision in {self._replicas.name} was appended, and may be committed later: "
+            f"{problem}"
+        )
+        facts = self._replicas.in_sync.size_facts()
+        return NotEnoughReplicasAfterAppendError(text, offset=end - 1, **facts)
 
     def _wait_for_commit(self, leader: Leader, end: int, until: int, *, written: bool) -> None:
         """Wait for the commit, also while the ISR is too small: the records are in the leader's

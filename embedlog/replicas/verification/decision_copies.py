@@ -55,17 +55,20 @@ class DecisionCopies:
                 damage = self._find_damage(opened)
         if damage is None:
             return None
-        sources = [node for node in self._members.decisions.nodes if node != difference.node]
-        if not sources:
+        others = [node for node in self._members.decisions.nodes if node != difference.node]
+        if not others:
             raise NotEnoughDirectoriesError(
                 "no other copy of the decision log is open", path=difference.path
             )
         self._members.renew_copy(difference.node, damage.problem)
+        # all others that answered had one log then, of which the first one was copied
+        failures = self._members.decisions.failures()
+        source = min(node for node in others if node not in failures)
         return RepairedReplica(
             topic=LOG,
             partition=0,
             node=difference.node,
-            source=sources[0],
+            source=source,
             path=difference.path,
             first_offset=0,
             end_offset=damage.end,

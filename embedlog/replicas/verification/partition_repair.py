@@ -160,6 +160,7 @@ class PartitionRepair:
         if problem is not None:
             return self._renew(node, problem)
         until = self._deadline()
+        cause: BaseException | None = None
         while True:
             leader = self._replicas.leaders.find_leader(until)
             if leader.node == node:
@@ -167,13 +168,12 @@ class PartitionRepair:
             else:
                 try:
                     return self._repair(leader, node, advance)
-                except (LeaderChanged, Fenced, NotLeader):
-                    if system.boot_ns() < until:
-                        until = self._deadline()
+                except (LeaderChanged, Fenced, NotLeader) as changed:
+                    cause = changed.__cause__ or changed
             if system.boot_ns() >= until:
                 raise LeaderNotAvailableError(
                     f"the leader of {self._replicas.name} changed until the deadline of a repair"
-                )
+                ) from cause
 
     def _renew(self, node: int, problem: EmbedlogError) -> RepairedReplica:
         """Begin a replica again that cannot be loaded, and copy everything."""

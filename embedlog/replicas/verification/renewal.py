@@ -64,6 +64,7 @@ def renew(
     NotEnoughDirectoriesError.
     """
     until = deadline()
+    cause: BaseException | None = None
     while True:
         leader = replicas.leaders.find_leader(until)
         try:
@@ -86,9 +87,9 @@ def renew(
         except SourceDamagedError as damage:
             text = f"{replicas.name} is damaged also in its leader, node {leader.node}"
             raise CorruptRecordError(text, path=damage.difference.path, found=damage) from damage
-        except (LeaderChanged, Fenced, NotLeader):
-            pass
+        except (LeaderChanged, Fenced, NotLeader) as changed:
+            cause = changed.__cause__ or changed
         if system.boot_ns() >= until:
             raise LeaderNotAvailableError(
                 f"the leader of {replicas.name} changed until the deadline of a repair"
-            )
+            ) from cause

@@ -147,7 +147,6 @@ def _names_of_topic_settings(sign: str) -> Callable[[embedlog.Log, str], Iterabl
     return list_names
 
 
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 POSITIONS = ("beginning", "end", "stored", "@", "s@", "e@")
 
 topic_names = completion_of(_topic_names)

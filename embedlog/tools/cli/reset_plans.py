@@ -35,11 +35,14 @@ def _quote(cell: str) -> str:
     return '"' + cell.replace('"', '""') + '"'
 
 
-def _read_cells(lines: Iterable[str]) -> Iterator[list[str]]:
+def _read_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each row, with the number of its last line. Raises UsageError."""
+    reader = csv.reader(lines)
     try:
-        yield from csv.reader(lines)
+        for cells in reader:
+            yield reader.line_num, cells
     except csv.Error as problem:
-        raise click.UsageError(f"--from-file: {problem}") from None
+        raise click.UsageError(f"--from-file: line {reader.line_num}: {problem}") from None
 
 
 def decode_plan(lines: Iterable[str], groups: list[str]) -> dict[str, dict[TopicPartition, int]]:
@@ -48,7 +51,7 @@ def decode_plan(lines: Iterable[str], groups: list[str]) -> dict[str, dict[Topic
     if len(groups) == 1:
         expected = "topic,partition,offset"
     plan: dict[str, dict[TopicPartition, int]] = {}
-    for number, cells in enumerate(_read_cells(lines), 1):
+    for number, cells in _read_cells(lines):
         if not cells:
             continue
         if len(cells) == 3 and len(groups) == 1:

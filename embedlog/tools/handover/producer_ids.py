@@ -1,7 +1,9 @@
 """Finds the next producer id of a broker that is to use a directory.
 
 - Ids of embedlog are 2^62 and above, so only those of brokers count.
-- A broker takes ids in blocks of a thousand, and may have assigned the rest of the last block.
+- A broker takes ids in blocks of a thousand. It may have assigned the rest of the block of the
+  highest id, and ids of the block after it, which it takes in advance: a producer that has written
+  nothing shows its id nowhere.
 """
 
 from __future__ import annotations
@@ -17,21 +19,22 @@ from embedlog.tools.dump.batches import read_batches
 from embedlog.tools.dump.segments import records_of
 
 BLOCK: Final = 1000
+BLOCKS_TAKEN: Final = 2  # by a broker: the present one, and the next one in advance
 _OWN_FROM: Final = 2**62
 _TRANSACTIONS: Final = "__transaction_state"
 _AFTER_VERSION = 2
 
 
-def following(path: Path, partitions: Mapping[str, Mapping[int, Path]], known: int) -> int:
-    """The first producer id that no broker has assigned, as far as the directory shows; 0: no
-    broker has assigned any.
+def following(partitions: Mapping[str, Mapping[int, Path]], known: int) -> int:
+    """The first producer id that no broker has assigned, as far as these directories of partitions
+    show; 0: no broker has assigned any. `known`: the one that the metadata has.
     """
     broker_ids = [
         producer_id for producer_id in _find_ids(partitions) if 0 <= producer_id < _OWN_FROM
     ]
     if not broker_ids:
         return max(known, 0)
-    return max(known, (max(broker_ids) // BLOCK + 2) * BLOCK)
+    return max(known, (max(broker_ids) // BLOCK + BLOCKS_TAKEN) * BLOCK)
 
 
 def _find_ids(partitions: Mapping[str, Mapping[int, Path]]) -> Iterator[int]:

@@ -280,7 +280,7 @@ def _image_of(
     if current.producer_ids is not None:
         known_id = current.producer_ids.following
         broker_epoch = current.producer_ids.broker_epoch
-    next_id = producer_ids.following(path, directories, known_id)
+    next_id = producer_ids.following(directories, known_id)
     if next_id:
         image.producer_ids = ProducerIds(meta.node_id, broker_epoch, next_id)
     return image

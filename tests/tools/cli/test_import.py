@@ -492,6 +492,31 @@ def test_a_wrong_source_is_refused(events: Callable[..., Any], tmp_path: Path) -
     assert contents(tmp_path / "data") == []
 
 
+@pytest.mark.parametrize(
+    ("row", "options"), [({"value": "a"}, ("-p", "5")), ({"value": "a", "partition": 5}, ())]
+)
+@pytest.mark.parametrize("layout", ["jsonl", "parquet"])
+def test_a_row_without_its_partition_creates_no_topic(
+    events: Callable[..., Any],
+    tmp_path: Path,
+    layout: str,
+    row: dict[str, Any],
+    options: tuple[str, ...],
+) -> None:
+    path = tmp_path / f"rows.{layout}"
+    if layout == "jsonl":
+        path.write_text(json.dumps(row) + "\n")
+    else:
+        parquet.write_table(pyarrow.table({name: [value] for name, value in row.items()}), path)
+    outcome = events("import", str(path), "-t", "new", "--create", *options)
+    assert (outcome.status, outcome.out) == (2, "")
+    assert "--partitions 6" in outcome.err
+    assert "new" not in events("topics", "--list").out.split()
+    assert events("topics", "--create", "--topic", "new", "--partitions", "6").status == 0
+    assert events("import", str(path), "-t", "new", "--create", *options).status == 0
+    assert [record[0] for record in contents(tmp_path / "data", "new")] == [5]
+
+
 def test_one_topic_of_an_export_is_selected(events: Callable[..., Any], tmp_path: Path) -> None:
     assert events("topics", "--create", "--topic", "second", "--partitions", "1").status == 0
     for topic in ("events", "second"):

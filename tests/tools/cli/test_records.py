@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,26 @@ def test_lines_are_split_over_reads(
         found = [line for lines in read_chunks(file, b"--") for line in lines]
     expected = text.split(b"--")
     assert found == (expected if expected[-1] else expected[:-1])
+
+
+def seconds_of_line(path: Path, size: int) -> float:
+    """The processor time of reading one line of this size in 256 pieces for each 4 MiB."""
+    path.write_bytes(b"x" * size + b"\nlast")
+    start_s = time.process_time()
+    with path.open("rb") as file:
+        lines = [line for group in read_chunks(file, None) for line in group]
+    assert [len(line) for line in lines] == [size, 4]
+    return time.process_time() - start_s
+
+
+def test_a_long_line_takes_time_in_proportion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece copied the whole line: 64 times the time for a line of 8 times the size."""
+    monkeypatch.setattr("embedlog.tools.cli.verbs.produce.CHUNK_BYTES", 1 << 14)
+    short_s = min(seconds_of_line(tmp_path / "short", 4 << 20) for _ in range(3))
+    long_s = min(seconds_of_line(tmp_path / "long", 32 << 20) for _ in range(2))
+    assert long_s < 24 * max(short_s, 0.005)
 
 
 # ---- consume -------------------------------------------------------------------------------------

@@ -43,6 +43,12 @@ class ListRows:
     def count(self) -> int:
         return len(self.rows)
 
+    @property
+    def partition_count(self) -> int:
+        return 1 + max(
+            (row.partition for row in self.rows if row.partition is not None), default=-1
+        )
+
     def send(
         self, producer: Producer[bytes, bytes], topic: str, partition: int | None, keep: bool
     ) -> None:

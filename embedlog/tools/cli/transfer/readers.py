@@ -35,6 +35,10 @@ class Rows(Protocol):
     @property
     def count(self) -> int: ...
     @property
+    def partition_count(self) -> int:
+        """The partitions that a topic needs for the rows that name theirs; 0 if none does."""
+
+    @property
     def size_bytes(self) -> int: ...
     def send(
         self, producer: Producer[bytes, bytes], topic: str, partition: int | None, keep: bool
@@ -54,6 +58,19 @@ class ArrowRows:
     @property
     def count(self) -> int:
         return int(self.batch.num_rows)
+
+    @property
+    def partition_count(self) -> int:
+        import pyarrow
+        from pyarrow import compute
+
+        if "partition" not in self.batch.schema.names:
+            return 0
+        column = self.batch.column("partition")
+        if not pyarrow.types.is_integer(column.type):
+            return 0  # the producer refuses it, by the name of the column
+        highest = compute.max(column).as_py()
+        return 0 if highest is None else int(highest) + 1
 
     @property
     def size_bytes(self) -> int:

@@ -88,9 +88,10 @@ def import_files(sources: tuple[str, ...], **options: Any) -> int:
         raise click.UsageError("SOURCE: standard input is given twice")
     for task in tasks:
         check_installed(task.source.layout)
-    if options["create"]:
-        _check_first_rows(tasks)
+    partition_counts = _read_first_rows(tasks, options) if options["create"] else {}
     with open_log(read_only=False, create=options["create"]) as log:
+        if options["create"]:
+            _create_topics(log, tasks, partition_counts)
         rows = _import(log, tasks, options)
     if current().json:
         print_document(rows)
@@ -99,24 +100,48 @@ def import_files(sources: tuple[str, ...], **options: Any) -> int:
     return 0
 
 
-def _check_first_rows(tasks: list[ImportTask]) -> None:
-    """Read the first rows for each topic, before a topic or a directory is made. Raises as
-    `import_file`.
+def _read_first_rows(tasks: list[ImportTask], options: dict[str, Any]) -> dict[str, int]:
+    """Read the first rows for each topic, before a topic or a directory is made: the number of
+    partitions that they need, by topic. Raises as `import_file`.
     """
-    checked_topics = set()
+    partition_counts: dict[str, int] = {}
     for task in tasks:
-        if task.source.path == STDIN or task.topic in checked_topics:
+        if task.topic in partition_counts:
             continue
-        checked_topics.add(task.topic)
-        with _open_source(task.source) as file:
-            next(read_rows(task.source.layout, file, task.source.path, 0), None)
+        named_count = 0
+        if task.source.path != STDIN:
+            with _open_source(task.source) as file:
+                rows = next(read_rows(task.source.layout, file, task.source.path, 0), None)
+            named_count = 0 if rows is None else rows.partition_count
+        if options["partition"] is not None:
+            partition_counts[task.topic] = options["partition"] + 1
+        elif options["repartition"]:
+            partition_counts[task.topic] = 0
+        else:
+            partition_counts[task.topic] = named_count
+    return partition_counts
+
+
+def _create_topics(log: Log, tasks: list[ImportTask], partition_counts: dict[str, int]) -> None:
+    """Create the topics that are missing; none of them if a row has no partition in one. Raises
+    UsageError.
+    """
+    present_topics = log.topics()
+    new_tasks = {task.topic: task for task in tasks if task.topic not in present_topics}
+    for topic, task in new_tasks.items():
+        needed_count = partition_counts[topic]
+        if needed_count > task.partition_count:
+            raise click.UsageError(
+                f"--create: {topic} would have no partition {needed_count - 1}: expected 0 to "
+                f"{task.partition_count - 1}. Create it first: embedlog topics --create --topic "
+                f"{topic} --partitions {needed_count}"
+            )
+    for topic, task in new_tasks.items():
+        log.create_topic(topic, task.partition_count, config=task.config, exist_ok=True)
 
 
 def _import(log: Log, tasks: list[ImportTask], options: dict[str, Any]) -> list[dict[str, Any]]:
-    task_of_topic = {task.topic: task for task in tasks}
-    for topic, task in task_of_topic.items():
-        if options["create"] and topic not in log.topics():
-            log.create_topic(topic, task.partition_count, config=task.config, exist_ok=True)
+    for topic in {task.topic: None for task in tasks}:
         log.describe_topic(topic)  # an unknown topic is refused before a file is read
     results = []
     sizes = [

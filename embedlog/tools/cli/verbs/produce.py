@@ -16,9 +16,8 @@ from typing import Any, BinaryIO
 
 import click
 
-from embedlog import Producer
+from embedlog import CODECS, Producer
 from embedlog.tools.cli.arguments import (
-    CODECS,
     complete_words,
     parse_pairs,
     parse_settings,
@@ -175,13 +174,17 @@ def read_chunks(file: BinaryIO, delimiter: bytes | None) -> Iterator[list[bytes]
 
 
 def _split_chunks(file: BinaryIO, delimiter: bytes) -> Iterator[list[bytes]]:
-    incomplete = b""
+    incomplete = bytearray()  # grows in place: a line may be as long as a thousand chunks
     while data := os.read(file.fileno(), CHUNK_BYTES):
-        *lines, incomplete = (incomplete + data).split(delimiter)
-        if lines:
-            yield lines
+        searched_size = max(0, len(incomplete) - len(delimiter) + 1)
+        incomplete += data
+        if incomplete.find(delimiter, searched_size) < 0:
+            continue
+        *lines, remainder = bytes(incomplete).split(delimiter)
+        incomplete = bytearray(remainder)
+        yield lines
     if incomplete:
-        yield [incomplete]
+        yield [bytes(incomplete)]
 
 
 def _check_files_exist(

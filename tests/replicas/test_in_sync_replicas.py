@@ -1,0 +1,70 @@
+"""Commits and additions beside decisions and threads that come between: none waits without an end or
+without a pause.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlog._native import system
+from embedlog.errors import EmbedlogError
+from tests.support.replica_partitions import a_set
+from tests.support.replica_sets import having
+from tests.support.stamped_batches import run_of
+
+
+def after_ms(milliseconds: int) -> int:
+    return system.boot_ns() + milliseconds * 1_000_000
+
+
+def test_a_failing_replica_that_was_moved_away_costs_a_commit_one_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page of the leader still has it in the ISR: the process that decided ended before it
+    changed the page. The commit copied to it again and again until its deadline.
+    """
+    with a_set(tmp_path) as (decisions, [process]):
+        process.partition.append(run_of(b"first"))
+        decided = decisions.partition
+        decisions.state = having(
+            decisions.state,
+            replicas=(1, 2),
+            isr=(1, 2),
+            partition_epoch=decided.partition_epoch + 1,
+        )
+        process.disks[3].broken = True
+        problems = list[EmbedlogError]()
+        blame = process.replicas.members.blame
+
+        def count(problem: EmbedlogError, *arguments: Any) -> int:
+            problems.append(problem)
+            return blame(problem, *arguments)
+
+        monkeypatch.setattr(process.replicas.members, "blame", count)
+        assert process.partition.append(run_of(b"second")).base_offset == 1
+        assert process.partition.bounds().high_watermark == 2
+        assert len(problems) <= 2
+
+
+def test_an_addition_beside_a_long_copy_ends_at_its_deadline(tmp_path: Path) -> None:
+    """A copy that is throttled takes hours."""
+    with a_set(tmp_path) as (_, [process]):
+        process.partition.append(run_of(b"first"))
+        leader = process.replicas.leaders.find_leader(after_ms(10_000))
+        in_sync = process.replicas.in_sync
+        in_sync.remove_from_isr(leader, 3, after_ms(10_000), "it is late")
+        results = list[bool]()
+
+        def add() -> None:
+            results.append(in_sync.add_to_isr(leader, 3, after_ms(100)))
+
+        thread = threading.Thread(target=add, daemon=True)
+        with in_sync._adding:
+            thread.start()
+            thread.join(20)
+            assert results == [False]
+        assert in_sync.add_to_isr(leader, 3, after_ms(10_000))
