@@ -171,7 +171,7 @@ class InSyncReplicas:
                 if isinstance(problem, NotEnoughReplicasError):
                     raise
                 node = self._members.blame(problem, deadline_ns)
-                decided = self._members.find_decision(self._decisions.hint())
+                decided = self._members.find_decision(self._decisions.newest_state())
                 # a replica that was moved away stays in the page until the decision is installed
                 # there, by the next look for the leader
                 if node == leader.node or node not in decided.replicas:
@@ -461,10 +461,11 @@ class InSyncReplicas:
     def _copy_and_add(self, leader: Leader, member: OpenDirectory, deadline_ns: int) -> bool:
         remaining_s = max(0.0, (deadline_ns - system.boot_ns()) / 1e9)
         acquire = partial(self._adding.acquire, timeout=min(remaining_s, threading.TIMEOUT_MAX))
+        is_added = False
         with Guard(self._adding.release, acquire) as is_acquired:
-            if not is_acquired:
-                return False
-            return self._copy_and_add_locked(leader, member, deadline_ns)
+            if is_acquired:
+                is_added = self._copy_and_add_locked(leader, member, deadline_ns)
+        return is_added
 
     def _copy_and_add_locked(self, leader: Leader, member: OpenDirectory, deadline_ns: int) -> bool:
         node = member.node

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from embedlog._native import codec
 from embedlog._native.lazy_numpy import np
-from embedlog.format.compression import CODECS
 from embedlog.format.producer_state import add_sequence
 from embedlog.format.record_batch import (
     CODEC_MASK,
@@ -25,6 +24,7 @@ from embedlog.format.record_batch import (
     batch_dtype,
 )
 from embedlog.storage import files
+from embedlog.types import CODECS
 
 HORIZON: Final = 0x40  # attribute: the base timestamp is the delete horizon
 _HEADER = struct.Struct(">qiibIhiqqqhii")  # format.md 3.1
