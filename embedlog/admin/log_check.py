@@ -288,7 +288,9 @@ def _read_facts(
         )
         if not directory.context.clean:
             segments = (*segments[:-1], _limit_to_files(described.path, segments[-1]))
-    foreign = directory.context.foreign or is_outdated(described, directory.context.visit)
+    foreign = directory.context.foreign or is_outdated(
+        described, directory.context.last_broker_visit
+    )
     return PartitionFacts(
         described.path,
         described.topic,
