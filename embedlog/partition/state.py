@@ -27,7 +27,8 @@ Who changes what:
 | `_followed_change`, `_followed_ns`, `_reported_cuts` | the same, of a reader | `mutex` |
 | the content of a page that is made, the manifest | a load for writing, a roll, a cut, a close in order | the append lock |
 | `marked_dirty`, with the mark on disk | whoever writes first | the append lock |
-| `writer`, `config` | `AppendWriter` | the mutex of the append lock, or none for settings |
+| `writer` | `AppendWriter` | `mutex` |
+| `config` | `AppendWriter.apply_config` | none: it is replaced as a whole |
 
 Any thread reads these fields without a lock, and `page_file` once for what it does with it: another
 thread may unmap the page.

@@ -65,7 +65,7 @@ from embedlog.errors import (
 )
 from embedlog.replicas.decisions.copy_renewal import find_damaged_copies, renew_copy
 from embedlog.replicas.decisions.decision_log import DecisionLog
-from embedlog.replicas.decisions.decision_view import DecisionView
+from embedlog.replicas.decisions.decision_view import CopyView
 from embedlog.replicas.decisions.proposals import Proposal
 from embedlog.replicas.members import adoption, judgement, member_directories, registration
 from embedlog.replicas.members import membership as members
@@ -234,7 +234,7 @@ class SetMembers:
         )
         self.decisions.observer = self._observer
         nodes = {member.node for member in recorded.members}
-        views = self.decisions.read_views(opened.copy for opened in self.open_members())
+        views = self.decisions.read_copy_views(opened.copy for opened in self.open_members())
         newest_view = max(views.values(), key=judgement.advance, default=self.decisions.last_view())
         written = newest_view.state
         added = [
@@ -555,7 +555,7 @@ class SetMembers:
         Raises ReplicaSetError if none continues, or if a set is to begin again that continues.
         """
         open_members = self.open_members()
-        views = self.decisions.read_views(opened.copy for opened in open_members)
+        views = self.decisions.read_copy_views(opened.copy for opened in open_members)
         entered = {opened.node: self._present_entry(opened) for opened in open_members}
         if self._restored:
             judgement.check_restored(
@@ -584,21 +584,21 @@ class SetMembers:
             self.decisions.attach(copy)
             self._states.judge(node)
 
-    def _views_of_others(self) -> dict[int, DecisionView]:
+    def _views_of_others(self) -> dict[int, CopyView]:
         """What the copies show of directories that could not be opened, because a lock in them is
         not free: a put back directory must not lead beside them.
         """
-        views = dict[int, DecisionView]()
+        views = dict[int, CopyView]()
         for path in self._states.refused_paths():
             with contextlib.suppress(EmbedlogError):
                 views |= self.workers.run_at(path, partial(self._views_in, path))
         return views
 
-    def _views_in(self, path: Path) -> dict[int, DecisionView]:
+    def _views_in(self, path: Path) -> dict[int, CopyView]:
         """What the copy in a directory shows without its locks; nothing if it is a stranger."""
         opened = member_directories.enter(partial(self.make, reading=True), path)
         try:
-            views = self.decisions.read_views([opened.copy])
+            views = self.decisions.read_copy_views([opened.copy])
             own = registration.entry_in_file(opened.path, opened.entered.membership)
             return {
                 node: view
