@@ -136,13 +136,13 @@ class ReplicatedEngine(Engine):
             self.home = self.directories[0]
             self._partitions = self.home.partitions
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
         self.set.members.name_marks()
         self.set.close()
 
-    def _release(self) -> None:
+    def _release_directories(self) -> None:
         try:
-            super()._release()
+            super()._release_directories()
         finally:
             self.set.members.workers.close()
 

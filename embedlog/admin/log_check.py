@@ -290,7 +290,9 @@ def _read_facts(
         )
         if not directory.context.clean:
             segments = (*segments[:-1], _limit_to_files(described.path, segments[-1]))
-    broker_wrote = directory.context.broker_wrote or is_outdated(described, directory.context.visit)
+    broker_wrote = directory.context.broker_wrote or is_outdated(
+        described, directory.context.last_broker_visit
+    )
     return PartitionFacts(
         described.path,
         described.topic,

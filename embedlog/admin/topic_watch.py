@@ -119,7 +119,7 @@ class TopicWatch:
             if is_live is not True or now_s - read_s >= LIVE_CHECK_S:
                 try:
                     is_live = context.refresh()
-                    reader_state = context.seen
+                    reader_state = context.directory_change
                 except EmbedlogError as problem:
                     # a disk that is lost: the look raises it, or other directories answer
                     is_live = False

@@ -36,7 +36,11 @@ from embedlog.errors import (
     UnsupportedFormatError,
 )
 from embedlog.storage import dirty_mark, file_names, files, lock_holders, locks
-from embedlog.storage.control_page import boot_number, cache_number, exact_cache_number
+from embedlog.storage.control_page import (
+    boot_and_mount_number,
+    boot_number,
+    exact_boot_and_mount_number,
+)
 from embedlog.storage.file_systems import check_filesystem
 from embedlog.storage.identity import (
     ensure_meta,
@@ -81,9 +85,9 @@ class Directory:
         self.incarnation = os.urandom(16)
         self.clean = False
         self.broker_wrote = False
-        self.visit = 0
-        # by a reader, at its last refresh: changes after each open or close
-        self.seen: object = None
+        self.last_broker_visit = 0
+        # for a reader, from its last refresh: another one after each open or close
+        self.directory_change: object = None
         self.broker_epoch = -1  # for the clean mark
         self.in_set = False  # whether this process uses it as a part of a set
         # called by the first process, before it removes the clean mark
@@ -160,10 +164,10 @@ class Directory:
             self.incarnation = self.page.incarnation()
             if state == 1:
                 self._check_access_mode(self.page)
-        identity = ((mark.inode, mark.modified_ns) if mark else None, self.incarnation)
-        if identity != self.seen:
+        directory_change = ((mark.inode, mark.modified_ns) if mark else None, self.incarnation)
+        if directory_change != self.directory_change:
             self._classify(mark, self.page)
-        self.seen = identity
+        self.directory_change = directory_change
         if state != 1 or self.page is None or self._is_unused(self.page):
             return False
         if self.clean and self.broker_wrote:
@@ -365,7 +369,7 @@ class Directory:
 
     def _classify(self, mark: system.Facts | None, page: system.Page | None) -> None:
         """Decide whether the directory was closed cleanly, and by embedlog."""
-        self.visit = read_visit(self.path)
+        self.last_broker_visit = read_visit(self.path)
         owner = mark_owner(self.path) if mark is not None else None
         self.clean = mark is not None
         # a copy that was made during an open has embedlog's mark beside a later page
@@ -413,9 +417,9 @@ class Directory:
             )
         if self.beginning is not None:
             self.beginning()
-        if self.broker_wrote or self.visit < 0:
+        if self.broker_wrote or self.last_broker_visit < 0:
             # before the evidence of the visit is removed
-            self.visit = write_visit(self.path, self._mode)
+            self.last_broker_visit = write_visit(self.path, self._mode)
         self._keep_marks(page)
         self._forget_mark()
         remove_clean_mark(self.path)
@@ -442,7 +446,7 @@ class Directory:
         for word, value in ({MARK_INODE: 0, MARK_NS: 0} | state).items():
             page.set(word, int(value))
         recovery_due.record_opening(
-            page, self.clean or is_new, self.broker_wrote, cache_number(self.path)
+            page, self.clean or is_new, self.broker_wrote, boot_and_mount_number(self.path)
         )
         with files.opened(path, files.WRITE) as fd:
             # otherwise a power loss could restore or lose the words of a mark: both would mean
@@ -466,12 +470,12 @@ class Directory:
                 page.incarnation(), bytes(16), -1, page_facts.device, page_facts.inode
             )
             is_in_place = page.check(own) == system.VALID
-            is_last = recovery_due.is_last_cache(page, exact_cache_number(self.path))
+            is_last = recovery_due.is_last_cache(page, exact_boot_and_mount_number(self.path))
             is_kept = self.clean or (is_in_place and is_last)
             if self.clean and not is_in_place:
                 page.write_directory(own)
             if self.clean:
-                recovery_due.record_cache(page, cache_number(self.path))
+                recovery_due.record_cache(page, boot_and_mount_number(self.path))
         if not is_kept and files.exists(self.path / file_names.REPLICAS):
             dirty_mark.put_in_all(self.path, self._mode)
 
@@ -511,7 +515,7 @@ class Directory:
             lock = self.path / file_names.BROKER_LOCK
             raise lock_holders.in_use_error(f"other processes use the directory {use}", lock)
         self.incarnation = page.incarnation()
-        self.visit = read_visit(self.path)
+        self.last_broker_visit = read_visit(self.path)
         self.clean = bool(page.word(WAS_CLEAN))
         self.broker_wrote = bool(page.word(BROKER_WROTE))
 

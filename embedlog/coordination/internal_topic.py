@@ -21,6 +21,29 @@
   so during the update: an interrupt can come at any point.
 - No thread waits without limit for another one's update: a signal handler in the midst of it may
   wait for that thread. It takes another view.
+
+A `_ViewKeeper` has the view of one partition with its position (`_ReplayState`):
+
+| position | the view contains | it changes |
+| --- | --- | --- |
+| INCOMPLETE | nothing, or a part of an update | to the log start, with an empty view (`_rebuild`) |
+| an offset | the records below it, in one leader epoch | by records (`_move`) or by `_rebuild` |
+
+`_move` is the only change, under the mutex of the keeper, and only if no other thread was faster.
+Anyone reads the state as a whole without it. A keeper whose update does not end is replaced by
+another one, which begins at the log start.
+
+A `Decision` lives while its caller has the lock of the partition:
+
+| moment | what it shows |
+| --- | --- |
+| the lock is held, and the view is current | `was_committed`: all that it was made from counts |
+| an append began and did not end | `is_appending`: an error leaves the end to the next holder |
+| an append ended, in a set | `awaits_commit`: it counts after the release only |
+| an append ended, and syncs are overdue | `is_sync_due`: the partition is synced after the release |
+
+An append of a transaction (`append_stamped`) awaits the commit of that, so it sets no
+`awaits_commit`.
 """
 
 from __future__ import annotations
@@ -87,8 +110,8 @@ class _ReplayState(NamedTuple, Generic[V]):
     view: V
 
 
-class _Mirror(Generic[V]):
-    """One partition with this process's view of it."""
+class _ViewKeeper(Generic[V]):
+    """Keeps this process's view of one partition current. `state` is replaced as a whole."""
 
     def __init__(self, partition: InternalLog, make_view: Callable[[], V]) -> None:
         self.partition = partition
@@ -96,11 +119,11 @@ class _Mirror(Generic[V]):
         view = make_view()
         self.transactional = isinstance(view, TransactionalView)
         self.state = _ReplayState(INCOMPLETE, -1, view)
-        # the topics' version at the last lookup of the partition; odd: a change was in progress
-        self.topics = 1
+        # at the last lookup of the partition; odd: a change of topics was in progress
+        self.topics_version = 1
         # For updates of the position; never held during a wait or a read. Reentrant only so that
-        # its holder is known: a signal handler in the midst of an update gets another mirror
-        # (`_mirror`), since the update is neither done nor to be repeated.
+        # its holder is known: a signal handler in the midst of an update gets another keeper
+        # (`_keeper_of`), since the update is neither done nor to be repeated.
         self.mutex = threading.RLock()
 
     def update(self, after: _ReplayState[V], records: replay.Records) -> None:
@@ -118,42 +141,43 @@ class TopicDecision(Generic[V]):
     """The lock is held and the view is current: read, decide, and append at most a few times."""
 
     def __init__(
-        self, mirror: _Mirror[V], state: _ReplayState[V], now: Published, deadline_ns: int
+        self, keeper: _ViewKeeper[V], state: _ReplayState[V], now: Published, deadline_ns: int
     ) -> None:
-        self._mirror = mirror
+        self._keeper = keeper
         self.view = state.view
-        self.partition = mirror.partition
+        self.partition = keeper.partition
         self.deadline_ns = deadline_ns
-        self.writing = False
         self.end = state.position  # offset after the last appended record
-        self.late = False
-        # what was there at the beginning
-        self.committed = not mirror.partition.replicated or now.high_watermark >= now.log_end
+        # whether all records were committed when the lock was taken
+        self.was_committed = not keeper.partition.replicated or now.high_watermark >= now.log_end
+        self.is_appending = False
         # whether something was appended that counts only after the lock was released
-        self.pending = False
+        self.awaits_commit = False
+        # whether records are unsynced for longer than `flush.ms`
+        self.is_sync_due = False
 
     def append(self, records: list[Record], *, notice: bool = False) -> None:
         """Append the decision as one batch, which counts as a whole or not at all. `notice`: wake
         followers of this partition.
         """
-        mirror = self._mirror
-        self.writing = True
-        base, self.end, unsynced_ms = mirror.partition.append_held(
+        keeper = self._keeper
+        self.is_appending = True
+        base, self.end, unsynced_ms = keeper.partition.append_held(
             encode_records(records, system.wall_ms())
         )
-        self.late = unsynced_ms > mirror.partition.config.flush_ms
-        self.writing = False
-        self.pending = mirror.partition.replicated
-        state = mirror.state
+        self.is_sync_due = unsynced_ms > keeper.partition.config.flush_ms
+        self.is_appending = False
+        self.awaits_commit = keeper.partition.replicated
+        state = keeper.state
         # Otherwise a reading thread has applied them, or has rebuilt the view, from a later leader
         # for example
         if state.position == base and state.view is self.view:
             with contextlib.suppress(_Stuck):
-                _move(mirror, state, state._replace(position=self.end), replay.Records(records, []))
+                _move(keeper, state, state._replace(position=self.end), replay.Records(records, []))
         if notice:
             # the append succeeded, and waiting processes also check at intervals
             with contextlib.suppress(StorageError):
-                mirror.partition.notify()
+                keeper.partition.notify()
 
     def append_stamped(self, records: list[Record], stamp: Stamp) -> None:
         """Append as part of a producer's transaction, opened here if `stamp.opens`: it counts once
@@ -162,14 +186,14 @@ class TopicDecision(Generic[V]):
         Raises FencedError, InvalidTransactionStateError with nothing written. Every call appends,
         so a repetition must be harmless. The view gets it with its next update.
         """
-        partition = self._mirror.partition
+        partition = self._keeper.partition
         batch = encode_records(
             records, system.wall_ms(), stamp, partition.following_sequence(stamp)
         )
-        self.writing = True
+        self.is_appending = True
         _, self.end, unsynced_ms = partition.append_held(batch, stamp)
-        self.late = unsynced_ms > partition.config.flush_ms
-        self.writing = False
+        self.is_sync_due = unsynced_ms > partition.config.flush_ms
+        self.is_appending = False
 
 
 class InternalTopic(Generic[V]):
@@ -191,9 +215,9 @@ class InternalTopic(Generic[V]):
         self._make_view = view
         self._count = 0
         self._unwritten: set[int] = set()
-        # Without a mutex, which a signal handler could find taken: of two mirrors for a partition,
+        # Without a mutex, which a signal handler could find taken: of two keepers of a partition,
         # the later one remains
-        self._mirrors: dict[int, _Mirror[V]] = {}
+        self._keepers: dict[int, _ViewKeeper[V]] = {}
 
     # ---- partitions ------------------------------------------------------------------------------
 
@@ -215,37 +239,37 @@ class InternalTopic(Generic[V]):
         return java_partition(text, count)
 
     def partition(self, number: int) -> InternalLog:
-        return self._mirror(number).partition
+        return self._keeper_of(number).partition
 
-    def _mirror(self, number: int) -> _Mirror[V]:
+    def _keeper_of(self, number: int) -> _ViewKeeper[V]:
         topics = self._host.mapped_topics_version()
-        mirror = self._mirrors.get(number)
-        if mirror is not None and is_owned(mirror.mutex):
+        keeper = self._keepers.get(number)
+        if keeper is not None and is_owned(keeper.mutex):
             # begins at the log start
-            mirror = self._mirrors[number] = _Mirror(mirror.partition, self._make_view)
+            keeper = self._keepers[number] = _ViewKeeper(keeper.partition, self._make_view)
         if (
-            mirror is not None
-            and mirror.topics == topics
+            keeper is not None
+            and keeper.topics_version == topics
             and not topics & 1
-            and not mirror.partition.closed
+            and not keeper.partition.closed
         ):
-            mirror.partition.check_open()
-            return mirror  # no topic has changed since the lookup
+            keeper.partition.check_open()
+            return keeper  # no topic has changed since the lookup
         partition = self._host.partition(self.name, number)
-        if mirror is None or mirror.partition is not partition:
-            mirror = self._mirrors.get(number)  # of another thread
-        if mirror is None or mirror.partition is not partition:
+        if keeper is None or keeper.partition is not partition:
+            keeper = self._keepers.get(number)  # of another thread
+        if keeper is None or keeper.partition is not partition:
             # another topic of that name: the view is not valid for it
-            mirror = self._mirrors[number] = _Mirror(partition, self._make_view)
-        mirror.topics = topics
-        return mirror
+            keeper = self._keepers[number] = _ViewKeeper(partition, self._make_view)
+        keeper.topics_version = topics
+        return keeper
 
-    def _replace_mirror(self, number: int, stuck: _Mirror[V]) -> _Mirror[V]:
-        """Another mirror of the partition, which begins at the log start."""
-        mirror = self._mirror(number)
-        if mirror is stuck:
-            mirror = self._mirrors[number] = _Mirror(stuck.partition, self._make_view)
-        return mirror
+    def _replace_keeper(self, number: int, stuck: _ViewKeeper[V]) -> _ViewKeeper[V]:
+        """Another keeper of the partition, which begins at the log start."""
+        keeper = self._keeper_of(number)
+        if keeper is stuck:
+            keeper = self._keepers[number] = _ViewKeeper(stuck.partition, self._make_view)
+        return keeper
 
     def local_partitions(self) -> list[int]:
         """Its local partitions: all, except in a directory of one broker of a cluster."""
@@ -264,7 +288,7 @@ class InternalTopic(Generic[V]):
         """Whether the partition was never written, as far as its directory shows without an
         open.
         """
-        if number in self._mirrors:
+        if number in self._keepers:
             return False
         partition = self._host.partition(self.name, number)
         if partition.is_prepared():
@@ -303,10 +327,10 @@ class InternalTopic(Generic[V]):
         """What `select` finds in the view, after the commit of that. It may be called again."""
         until = 0
         while True:
-            mirror, state = self._refresh(number)
+            keeper, state = self._refresh(number)
             result = select(state.view)
-            later_state = mirror.state
-            partition = mirror.partition
+            later_state = keeper.state
+            partition = keeper.partition
             if not partition.replicated:
                 return result
             # otherwise another thread changes or replaces it
@@ -320,24 +344,24 @@ class InternalTopic(Generic[V]):
                     f"the leader of {partition.topic}-{partition.number} changed until the deadline"
                 )
 
-    def _refresh(self, number: int) -> tuple[_Mirror[V], _ReplayState[V]]:
-        mirror = self._mirror(number)
+    def _refresh(self, number: int) -> tuple[_ViewKeeper[V], _ReplayState[V]]:
+        keeper = self._keeper_of(number)
         for remaining_tries in reversed(range(REFRESHES)):
-            state = mirror.state  # read before the end, which is then not lower
+            state = keeper.state  # read before the end, which is then not lower
             try:
-                current = _catch_up(mirror, state, mirror.partition.published())
+                current = _catch_up(keeper, state, keeper.partition.published())
             except OffsetOutOfRangeError:
                 # A later leader lacks records that were never committed. Its epoch is higher: the
                 # view is rebuilt.
-                if not mirror.partition.replicated or not remaining_tries:
+                if not keeper.partition.replicated or not remaining_tries:
                     raise
             except _Stuck:
-                mirror = self._replace_mirror(number, mirror)
+                keeper = self._replace_keeper(number, keeper)
             else:
                 assert current is not None  # no limit was given
-                return mirror, current
+                return keeper, current
         raise LockTimeoutError(
-            "other threads do not end their updates of a view", path=mirror.partition.path
+            "other threads do not end their updates of a view", path=keeper.partition.path
         )
 
     # ---- decisions -------------------------------------------------------------------------------
@@ -373,18 +397,18 @@ class InternalTopic(Generic[V]):
         """
         refusal: EmbedlogError | None = None
         decision: TopicDecision[V] | None = None
-        mirror = self._mirror(number)
+        keeper = self._keeper_of(number)
         # What a view lacks that was read before is usually little: it is read under the lock only.
         # A later leader of a set may lack records of the view.
-        refreshes = mirror.partition.replicated or mirror.state.position == INCOMPLETE
+        refreshes = keeper.partition.replicated or keeper.state.position == INCOMPLETE
         while decision is None:
             if refreshes:
                 with bound_waits(deadline_ns):
-                    mirror, _ = self._refresh(number)
+                    keeper, _ = self._refresh(number)
             refreshes = True
-            with mirror.partition.exclusive(deadline_ns) as locked:
+            with keeper.partition.exclusive(deadline_ns) as locked:
                 try:
-                    state = _catch_up(mirror, mirror.state, locked.published, REST_BYTES)
+                    state = _catch_up(keeper, keeper.state, locked.published, REST_BYTES)
                 except _Stuck:
                     state = None
                 # another thread reads from a later leader
@@ -392,18 +416,18 @@ class InternalTopic(Generic[V]):
                     if system.boot_ns() >= deadline_ns:
                         raise LockTimeoutError(
                             "other processes append faster than this one reads",
-                            path=mirror.partition.path,
+                            path=keeper.partition.path,
                         )
                     continue
-                decision = TopicDecision(mirror, state, locked.published, deadline_ns)
+                decision = TopicDecision(keeper, state, locked.published, deadline_ns)
                 try:
                     yield decision
                 except EmbedlogError as problem:
-                    if decision.writing:
+                    if decision.is_appending:
                         raise  # the next holder repairs the end
                     refusal = problem
-        if decision.late:
-            _flush_late(mirror.partition, decision.end, deadline_ns)
+        if decision.is_sync_due:
+            _sync_overdue(keeper.partition, decision.end, deadline_ns)
         if refusal is not None:
             raise refusal
 
@@ -412,7 +436,7 @@ class InternalTopic(Generic[V]):
 
 
 def _catch_up(
-    mirror: _Mirror[V], state: _ReplayState[V], now: Published, limit_bytes: int | None = None
+    keeper: _ViewKeeper[V], state: _ReplayState[V], now: Published, limit_bytes: int | None = None
 ) -> _ReplayState[V] | None:
     """The view at the published end or later; None if that needs more than the limit. `state` was
     read before `now`.
@@ -421,51 +445,51 @@ def _catch_up(
         return state
     lowest = max(now.log_start, min(now.purged_to, now.log_end))
     if state.position < lowest or state.position > now.log_end or state.epoch != now.epoch:
-        state = _rebuild(mirror, state, now)
+        state = _rebuild(keeper, state, now)
     read_bytes = 0
     while state.position < now.log_end:
         if limit_bytes is not None and read_bytes > limit_bytes:
             return None
-        fetched = mirror.partition.fetch(state.position, max_bytes=REPLAY_BYTES, upto=now.log_end)
+        fetched = keeper.partition.fetch(state.position, max_bytes=REPLAY_BYTES, upto=now.log_end)
         if fetched.next_offset <= state.position:
             break
         with in_file(fetched.path, fetched.position):
             records = replay.read(
-                fetched.data, fetched.batches, state.position, mirror.transactional
+                fetched.data, fetched.batches, state.position, keeper.transactional
             )
-            state = _move(mirror, state, state._replace(position=fetched.next_offset), records)
+            state = _move(keeper, state, state._replace(position=fetched.next_offset), records)
         if state.position == INCOMPLETE:
-            state = _rebuild(mirror, state, now)
+            state = _rebuild(keeper, state, now)
         read_bytes += len(fetched.data)
     return state
 
 
-def _rebuild(mirror: _Mirror[V], previous: _ReplayState[V], now: Published) -> _ReplayState[V]:
+def _rebuild(keeper: _ViewKeeper[V], previous: _ReplayState[V], now: Published) -> _ReplayState[V]:
     """An empty view at the log start, or the current one if another thread was faster."""
     while True:
-        empty = _ReplayState(now.log_start, now.epoch, mirror.make_view())
-        rebuilt = _move(mirror, previous, empty, replay.NONE)
+        empty = _ReplayState(now.log_start, now.epoch, keeper.make_view())
+        rebuilt = _move(keeper, previous, empty, replay.NONE)
         if rebuilt.position != INCOMPLETE:
             return rebuilt
         previous = rebuilt  # the faster one was interrupted
 
 
 def _move(
-    mirror: _Mirror[V], before: _ReplayState[V], after: _ReplayState[V], records: replay.Records
+    keeper: _ViewKeeper[V], before: _ReplayState[V], after: _ReplayState[V], records: replay.Records
 ) -> _ReplayState[V]:
     """Apply records and advance the position, unless another thread was faster; returns the present
     one. Raises _Stuck.
     """
     try:
-        if not mirror.mutex.acquire(timeout=UPDATE_S):
+        if not keeper.mutex.acquire(timeout=UPDATE_S):
             raise _Stuck
-        if mirror.state is before:
-            mirror.update(after, records)
-        return mirror.state
+        if keeper.state is before:
+            keeper.update(after, records)
+        return keeper.state
     finally:
         try:
             # in one step: an interrupt could come between a check and the release
-            mirror.mutex.release()
+            keeper.mutex.release()
         except RuntimeError:
             pass  # not acquired
 
@@ -473,7 +497,7 @@ def _move(
 # ---- appending -----------------------------------------------------------------------------------
 
 
-def _flush_late(partition: InternalLog, end: int, deadline_ns: int) -> None:
+def _sync_overdue(partition: InternalLog, end: int, deadline_ns: int) -> None:
     """Sync instead of the housekeeper; errors are logged, since no caller waits for it."""
     try:
         partition.sync_to(end, deadline_ns)

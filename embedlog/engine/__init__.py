@@ -1,6 +1,7 @@
 """One open log.
 
 - `engine`: `Engine`, which owns directories, groups, transactions and lifetimes
+- `closing`: the order and the stages of its close
 - `clients`: the producers and consumers that are closed with it
 - `log_directory`: one open directory: its locks, topics and partitions
 

@@ -5,10 +5,8 @@ in it.
   directory; only `topic`, `_open_partition` and `all_partitions` decide which directory serves a
   topic or a partition.
 - An engine belongs to the process that opened it: in a forked child it refuses.
-- Closing is idempotent; an error in one directory does not keep the others open. A close after an
-  interrupted one completes it: `_has_left` is set last, and every step may be repeated.
-- Closing order: producers and consumers, services, dirty partitions (by the last process), handles
-  of this process.
+- The order of a close, and what an interrupt, a second close and a fork do, are in `closing`. An
+  error in one directory does not keep the others open.
 - An exception at any step of an opening, also an interrupt, releases everything that was acquired.
 """
 
@@ -19,18 +17,16 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol, TypeVar
 
 from embedlog._native import waits
-from embedlog._native.scope import Guard, Setting
 from embedlog.engine.clients import Children
+from embedlog.engine.closing import CloseStage, Closing
 from embedlog.engine.log_directory import LogDirectory
 from embedlog.errors import (
     ClosedError,
     ForkedError,
-    LockTimeoutError,
     StateError,
     UnknownTopicOrPartitionError,
 )
@@ -57,6 +53,7 @@ T = TypeVar("T")
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 STATIC_CHECK_S: Final = 0.1  # between two checks for a writer, in a directory without one
+OPEN: Final = CloseStage.OPEN  # a name of its own, since each call compares it
 
 
 class SetOfOne(Exception):
@@ -101,13 +98,8 @@ class Engine:
         self.traffic = dict[str, Traffic]()
         self.loads = Work(progress)
         self._pid = os.getpid()
-        self._closed = False  # a close has begun
-        self._has_left = False  # a close has done all of its steps
-        self._is_inside = True  # no directory was left: work in them is possible
-        self._leaving = threading.RLock()  # held during these steps
-        self._is_leaving = False
-        self._closer: int | None = None
         self._mutex = threading.RLock()
+        self._closing = Closing(self.path, self._mutex)
         self.interposer: Interposer | None = None
         self._waiters: weakref.WeakKeyDictionary[object, waits.Waiter] = weakref.WeakKeyDictionary()
         self._services: list[Service] = []
@@ -203,7 +195,8 @@ class Engine:
             raise ForkedError(
                 "this log was opened in the parent process; open it again here", path=self.path
             )
-        if self._closed and self._closer != acting_thread():
+        closing = self._closing
+        if closing.stage is not OPEN and closing.closer != acting_thread():
             raise ClosedError(
                 "the log was closed; open it again with embedlog.open(path)", path=self.path
             )
@@ -409,57 +402,33 @@ class Engine:
         """
         if self._pid != os.getpid():
             return
-        # outside the mutex: a producer that sends its last records needs partitions
+        # a producer that sends its last records needs the open log
         with self.children.close_first():
-            self._leave()
+            self._closing.run(
+                self.config.lock_timeout_ms / 1000,
+                stop=self._stop_services,
+                finish=self._finish,
+                leave=self._leave_directories,
+                release=self._release_directories,
+            )
 
-    def _leave(self) -> None:
-        timeout_s = self.config.lock_timeout_ms / 1000
-        acquire = partial(self._leaving.acquire, timeout=timeout_s)
-        with Guard(self._leaving.release, acquire) as is_acquired:
-            if not is_acquired:
-                raise LockTimeoutError("another thread is closing the log", path=self.path)
-            # a signal handler may interrupt the close of its own thread
-            if self._has_left or self._is_leaving:
-                return
-            with self._mutex:
-                self._closed = True
-            with Setting(self, "_is_leaving", True):
-                try:
-                    self._leave_in_order()
-                except Exception:
-                    self._has_left = True
-                    raise
-            self._has_left = True  # last: after an interrupt the next close does the steps again
+    def _stop_services(self) -> None:
+        self.loads.end()
+        for service in self._services:
+            service.stop()
 
-    def _leave_in_order(self) -> None:
-        """The steps of a close. Each one may be repeated; after an interrupt the others are still
-        done.
-        """
-        try:
-            self.loads.end()
-            for service in self._services:
-                service.stop()
-        finally:
-            self._leave_all()
-
-    def _leave_all(self) -> None:
-        # an error or an interrupt in one step does not keep the rest open
-        with contextlib.ExitStack() as leaving:
-            leaving.callback(self._release)
-            leaving.callback(self._leave_directories)
-            self._closer = acting_thread()  # the only thread that may still use the partitions
-            if self._is_inside:
-                self._end()
+    def _finish(self) -> None:
+        """Work before the directories are left: none for one directory."""
 
     def _leave_directories(self) -> None:
-        self._is_inside = False
         with contextlib.ExitStack() as leaving:
             for directory in reversed(self.directories):
                 leaving.callback(self._leave_directory, directory)
 
-    def _release(self) -> None:
-        self._closer = None
+    def _leave_directory(self, directory: LogDirectory) -> None:
+        directory.leave()
+
+    def _release_directories(self) -> None:
         with contextlib.ExitStack() as leaving:
             if self._transactions is not None:
                 leaving.callback(self._transactions.close)
@@ -469,16 +438,10 @@ class Engine:
                 if directory.is_left:
                     leaving.callback(directory.close)
 
-    def _end(self) -> None:
-        """Work before the directories are left: none for one directory."""
-
-    def _leave_directory(self, directory: LogDirectory) -> None:
-        directory.leave()
-
     @property
     def closed(self) -> bool:
         """Whether the close has begun."""
-        return self._closed
+        return self._closing.stage is not OPEN
 
     def abandon(self) -> None:
         """Close inherited descriptors in a forked child, so that the parent's locks end with the

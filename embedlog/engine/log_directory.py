@@ -223,13 +223,13 @@ class LogDirectory:
             read_only=self.read_only,
             clean=directory.clean,
             broker_wrote=directory.broker_wrote,
-            visit=directory.visit,
+            last_broker_visit=directory.last_broker_visit,
             locked=self.config.shared == "locks",
             mode=self.config.file_mode,
             lock_timeout_ms=self.config.lock_timeout_ms,
             producer_expiration_ms=self.config.producer_id_expiration_ms,
             decompressed_max=self.config.max_decompressed_batch_bytes,
-            seen=directory.seen,
+            directory_change=directory.directory_change,
             recovery_points=CheckpointedOffsets(self.path / file_names.RECOVERY_POINTS),
             log_starts=CheckpointedOffsets(self.path / file_names.LOG_STARTS),
             high_watermarks=CheckpointedOffsets(self.path / file_names.HIGH_WATERMARKS),
@@ -254,8 +254,8 @@ class LogDirectory:
         self.context.directory_page = self.directory.page
         self.context.clean = self.directory.clean
         self.context.broker_wrote = self.directory.broker_wrote
-        self.context.seen = self.directory.seen
-        self.context.visit = self.directory.visit
+        self.context.directory_change = self.directory.directory_change
+        self.context.last_broker_visit = self.directory.last_broker_visit
         return live
 
     # ---- topics ----------------------------------------------------------------------------------

@@ -76,11 +76,11 @@ class AbortedIndex:
 
     def entries(self, info: SegmentInfo, published: Published) -> Entries:
         """The whole index of one segment, made again from the log if its file is incomplete."""
-        static = self._state.static
+        loaded_files = self._state.loaded_files
         base = info.base
         path = file_names.segment_path(self._state.path, base, file_names.TRANSACTION_INDEX)
-        if static is not None and base in static.history.indexes:
-            return aborted_transactions.decode(static.history.indexes[base], base, path)
+        if loaded_files is not None and base in loaded_files.history.indexes:
+            return aborted_transactions.decode(loaded_files.history.indexes[base], base, path)
         facts = files.facts_of(path)
         inode = 0
         size = 0

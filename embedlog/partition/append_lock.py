@@ -328,8 +328,8 @@ class AppendLock:
         """
         state = self.state
         producers = self.producers
-        if state.static is not None:
-            return state.static.history.state
+        if state.loaded_files is not None:
+            return state.loaded_files.history.state
         producers.catch_up()
         if producers.caught_up is not None:
             return producers.caught_up

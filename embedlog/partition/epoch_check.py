@@ -47,9 +47,9 @@ class EpochCheck:
         """As `epochs_with`, from the file as it is."""
         cache = self._epochs
         if cache is None or cache.latest_epoch < epoch:
-            static = self._state.static
-            if static is not None:
-                cache = static.epochs
+            loaded_files = self._state.loaded_files
+            if loaded_files is not None:
+                cache = loaded_files.epochs
             else:
                 cache = self._state.epoch_file.read()
             self._epochs = cache

@@ -149,7 +149,7 @@ class LockedPartition:
 
     def append_to_manifest(self, published: Published, info: SegmentInfo | None = None) -> None:
         """Add the start of the log, and a sealed segment, to the manifest."""
-        self.state.manifest.append(start_of(published, self.state.context.visit), info)
+        self.state.manifest.append(start_of(published, self.state.context.last_broker_visit), info)
 
     def append_closed_to_manifest(self, published: Published) -> None:
         """Add the description of the active segment that an orderly close leaves."""
@@ -157,4 +157,6 @@ class LockedPartition:
 
     def replace_manifest(self, published: Published, sealed: list[SegmentInfo]) -> None:
         """Write a manifest of these sealed segments only."""
-        self.state.manifest.rewrite(sealed, start_of(published, self.state.context.visit))
+        self.state.manifest.rewrite(
+            sealed, start_of(published, self.state.context.last_broker_visit)
+        )

@@ -437,7 +437,7 @@ class Context:
     read_only: bool = False
     clean: bool = False  # the directory was closed in order before this incarnation
     broker_wrote: bool = False  # a broker wrote here after the last embedlog process
-    visit: int = 0  # the number of the last visit of a broker, 0: there was none
+    last_broker_visit: int = 0  # the number of the last visit of a broker, 0: there was none
     # shared="locks": nothing is mapped, data is written through, each read opens its file
     locked: bool = False
     mode: int = 0o666
@@ -445,7 +445,8 @@ class Context:
     producer_expiration_ms: int = 86_400_000
     decompressed_max: int = LIMIT_BYTES  # uncompressed bytes of a batch that is read
     node_slot: int = -1  # bit of the directory in an ISR; -1: the directory belongs to no set
-    seen: object = None  # for a reader: changes when a process opens or leaves the directory
+    # for a reader: another one after each opening or close of the directory by a process
+    directory_change: object = None
     recovery_points: CheckpointedOffsets | None = None
     log_starts: CheckpointedOffsets | None = None
     high_watermarks: CheckpointedOffsets | None = None

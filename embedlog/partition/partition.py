@@ -579,7 +579,7 @@ class Partition:
     @property
     def loaded(self) -> Loaded | None:
         """The files as a reader loaded them that found no live control page."""
-        return self._state.static
+        return self._state.loaded_files
 
     def size_bytes(self) -> int:
         """Bytes in the logs of all segments."""

@@ -277,7 +277,7 @@ class PointReads:
         state = self._state
         if state.context.read_only:
             state.follow_writer()
-        return state.page_file or state.static
+        return state.page_file or state.loaded_files
 
     def _find_known(self, offset: int) -> _KnownSegment | None:
         bases = self._bases
@@ -438,7 +438,10 @@ class PointReads:
                 insort(self._firsts, first)
             self._kept[first] = batch
             self._recent.keep(self, first, size_bytes)
-        if self._state.closed or (self._state.page_file or self._state.static) is not batch.source:
+        if (
+            self._state.closed
+            or (self._state.page_file or self._state.loaded_files) is not batch.source
+        ):
             self._recent.drop(self)  # it was closed meanwhile
 
 

@@ -100,9 +100,9 @@ class SegmentList:
         view = self._view
         if view is not None and view.key == key:
             return view
-        static = self._state.static
-        if static is not None:
-            infos = static.segments[:-1]
+        loaded_files = self._state.loaded_files
+        if loaded_files is not None:
+            infos = loaded_files.segments[:-1]
         else:
             infos = self._grow(view, published) or self._list_manifest(published)
         newest = list(accumulate(map(_newest, infos), max))

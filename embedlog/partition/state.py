@@ -8,6 +8,30 @@ settings.
 - A read-only reader follows a live control page if there is one, else the files as it loaded them.
 - A process whose directory was replaced loads nothing of the one in its place: others use the page
   there.
+
+What is used, from the opening to the close. Only a read-only reader has the second and third row:
+
+| `page_file` | `loaded_files` | the positions come from | until |
+| --- | --- | --- | --- |
+| None | None | nowhere: the partition was not used yet | `ensure_open` |
+| None | set | the files as the last process left them | a process opens the directory |
+| mapped, to be read | None | the page of the processes that write | they have left, and another one came |
+| mapped, to be written | None | the page of this incarnation | its file is replaced (`remap`), or `close` |
+| None | any | nowhere: the partition is closed | – |
+
+Who changes what:
+
+| state | changed by | holding |
+| --- | --- | --- |
+| `page_file`, `loaded_files`, `closed` | an opening, `follow_writer`, `remap`, `close` | `mutex` |
+| `_followed_change`, `_followed_ns`, `_reported_cuts` | the same, of a reader | `mutex` |
+| the content of a page that is made, the manifest | a load for writing, a roll, a cut, a close in order | the append lock |
+| `marked_dirty`, with the mark on disk | whoever writes first | the append lock |
+| `writer` | `AppendWriter` | `mutex` |
+| `config` | `AppendWriter.apply_config` | none: it is replaced as a whole |
+
+Any thread reads these fields without a lock, and `page_file` once for what it does with it: another
+thread may unmap the page.
 """
 
 from __future__ import annotations
@@ -49,13 +73,13 @@ from embedlog.storage.call_deadline import NEVER_NS, bound_deadline
 from embedlog.storage.control_page import (
     DurableRecord,
     PageFile,
-    cache_number,
+    boot_and_mount_number,
     check,
-    exact_cache_number,
-    floor_of,
+    exact_boot_and_mount_number,
     is_in_place,
     make_page,
     map_page,
+    read_earlier_publication,
 )
 from embedlog.storage.manifest import Manifest, Start, changed_by_others
 
@@ -93,20 +117,23 @@ class PartitionState:
         self.config = config
         self.directory = str(path)
         self.traffic = context.traffic.setdefault(topic, Traffic())
+        # what is used: the module has the table
         self.mutex = threading.RLock()
         self.page_file: PageFile | None = None
-        self.manifest = Manifest(path, topic_id_bytes, context.mode)
-        self.static: loader.Loaded | None = None
-        # for appends of this process; set by `AppendWriter`
-        self.writer: system.Writer | None = None
+        self.loaded_files: loader.Loaded | None = None  # of a reader, while no process writes
         self.closed = False
-        self.marked_dirty = False
+        # of a reader: the opening or close of the directory (`Context.directory_change`) after
+        # which it mapped the page or loaded the files, and the time of its last look for another
+        self._followed_change: object = None
+        self._followed_ns = 0
+        self._reported_cuts: set[str] = set()  # once each, over several loads
+        # of appends
+        self.writer: system.Writer | None = None  # set by `AppendWriter`
+        self.marked_dirty = False  # this process knows that the DIRTY mark is on disk
+        self.manifest = Manifest(path, topic_id_bytes, context.mode)
         self.epoch_file = EpochFile(
             path / file_names.EPOCHS, context.mode, mapped=not context.locked
         )
-        self._checked_ns = 0
-        self._seen: object = None
-        self._reported_cuts: set[str] = set()
         self._forget_caches: Callable[[], None] = lambda: None
         self._release_writer: Callable[[], None] = lambda: None
 
@@ -146,7 +173,7 @@ class PartitionState:
         if self.context.in_set:
             until = min(until, self.deadline())
         with locks.entering(self.mutex, bound_deadline(until), self.path, locks.LoadPendingError):
-            if self.page_file is None and self.static is None and not self.closed:
+            if self.page_file is None and self.loaded_files is None and not self.closed:
                 self._open()
 
     def raise_closed(self) -> NoReturn:
@@ -170,36 +197,40 @@ class PartitionState:
         has left.
         """
         interval_ns = CHECK_INTERVAL_NS if self.page_file is None else LIVE_CHECK_INTERVAL_NS
-        if self.context.refresh is None or time.monotonic_ns() - self._checked_ns < interval_ns:
+        if self.context.refresh is None or time.monotonic_ns() - self._followed_ns < interval_ns:
             return
         with self.mutex:
-            if self.closed or (self.page_file is None and self.static is None):
+            if self.closed or (self.page_file is None and self.loaded_files is None):
                 return
-            self._checked_ns = time.monotonic_ns()
+            self._followed_ns = time.monotonic_ns()
             if self.context.refresh():
                 if self.page_file is None:
                     self._switch_to_live()
-            elif self._seen != self.context.seen:
-                self._load_static()
+            elif self._followed_change != self.context.directory_change:
+                self._load_files()
 
-    def _load_static(self) -> None:
+    def _load_files(self) -> None:
         """Load the files as the last process left them."""
         until = self.deadline()
         pause = threading.Event()
         while True:
-            seen = self.context.seen
+            change = self.context.directory_change
             try:
                 if self.context.in_set:
                     self._check_topic()
                 broker_wrote = self._changed_by_others()
-                floor = None if broker_wrote else self._read_floor()
+                earlier_publication = None if broker_wrote else self._read_earlier_publication()
                 loaded = loader.load(
-                    self.make_loading(write=False, broker_wrote=broker_wrote, floor=floor)
+                    self.make_loading(
+                        write=False,
+                        broker_wrote=broker_wrote,
+                        earlier_publication=earlier_publication,
+                    )
                 )
                 break
             except (CorruptRecordError, StateError, StorageError):
                 if self.context.refresh is None or (
-                    not self.context.refresh() and self.context.seen == seen
+                    not self.context.refresh() and self.context.directory_change == change
                 ):
                     raise
                 if self._switch_to_live():
@@ -208,11 +239,11 @@ class PartitionState:
                     raise
                 pause.wait(RETRY_S)
         if self.context.in_set:
-            loaded.published = self._with_high_watermark(loaded.published, floor)
+            loaded.published = self._with_high_watermark(loaded.published, earlier_publication)
         self._report_cuts(loaded)
-        self.static = loaded
+        self.loaded_files = loaded
         self.page_file = None
-        self._seen = seen
+        self._followed_change = change
         self.forget_files()
 
     def _report_cuts(self, loaded: loader.Loaded) -> None:
@@ -224,25 +255,27 @@ class PartitionState:
                 logger.warning("opened for reading only; an opening for writing would cut %s", cut)
         self._reported_cuts.update(loaded.cut)
 
-    def _with_high_watermark(self, published: Published, floor: Published | None) -> Published:
+    def _with_high_watermark(
+        self, published: Published, earlier_publication: Published | None
+    ) -> Published:
         """Of a replica that no process serves: the high watermark of the last close, or of the last
         page (REPLICA-19).
         """
         checkpointed = checkpoints.read_offsets(self.context.root / file_names.HIGH_WATERMARKS)
         high_watermark = checkpointed.get((self.topic, self.number), 0)
-        if floor is not None:
-            high_watermark = max(high_watermark, floor.high_watermark)
+        if earlier_publication is not None:
+            high_watermark = max(high_watermark, earlier_publication.high_watermark)
         return published._replace(
             high_watermark=max(published.log_start, min(high_watermark, published.log_end))
         )
 
-    def _read_floor(self) -> Published | None:
+    def _read_earlier_publication(self) -> Published | None:
         """The tuple that a page of an earlier incarnation published, for a reader."""
         mapped = map_page(self.path / file_names.PAGE, writable=False, locked=self.context.locked)
         if mapped is None:
             return None
         try:
-            return floor_of(mapped, self.topic_id_bytes, self.number)
+            return read_earlier_publication(mapped, self.topic_id_bytes, self.number)
         finally:
             mapped.close()
 
@@ -257,8 +290,8 @@ class PartitionState:
             mapped.close()
             return False
         self.page_file = mapped
-        self.static = None
-        self._seen = self.context.seen
+        self.loaded_files = None
+        self._followed_change = self.context.directory_change
         self.forget_files()
         return True
 
@@ -270,9 +303,9 @@ class PartitionState:
 
     def _open_read_only(self) -> None:
         live = self.context.refresh is not None and self.context.refresh()
-        self._checked_ns = time.monotonic_ns()
+        self._followed_ns = time.monotonic_ns()
         if not (live and self._switch_to_live()):
-            self._load_static()
+            self._load_files()
 
     def _open_for_writing(self) -> None:
         """Map the page of this incarnation; if there is none yet, make it from the files, under the
@@ -345,10 +378,12 @@ class PartitionState:
 
     def _load_locked(self, mapped: PageFile) -> None:
         broker_wrote = self._changed_by_others()
-        floor = None
+        earlier_publication = None
         if not broker_wrote:
-            floor = floor_of(mapped, self.topic_id_bytes, self.number)
-        loading = self.make_loading(write=True, broker_wrote=broker_wrote, floor=floor)
+            earlier_publication = read_earlier_publication(mapped, self.topic_id_bytes, self.number)
+        loading = self.make_loading(
+            write=True, broker_wrote=broker_wrote, earlier_publication=earlier_publication
+        )
         if broker_wrote and not files.exists(self.manifest.path):
             bases = file_names.bases(files.listing(self.path))
             if bases:
@@ -390,7 +425,7 @@ class PartitionState:
             self._identity_of(mapped),
             loaded.published,
             durable,
-            cache=cache_number(mapped.path),
+            cache=boot_and_mount_number(mapped.path),
             flags=flags,
         )
         if durable < loaded.published.log_end and self.context.directory_page is not None:
@@ -413,7 +448,7 @@ class PartitionState:
         detached, it proves nothing. REQUIRES the earlier page, which the load replaces.
         """
         page = mapped.page
-        cache = exact_cache_number(self.path)
+        cache = exact_boot_and_mount_number(self.path)
         if broker_wrote or not cache or page.word(system.WORD_CACHE) != cache:
             return False
         publication = replication.read(page)
@@ -450,7 +485,7 @@ class PartitionState:
         published = loaded.published
         sealed = loaded.segments[:-1]
         manifest.refresh()
-        start = start_of(published, self.context.visit)
+        start = start_of(published, self.context.last_broker_visit)
         if not sealed and not files.exists(manifest.path):
             manifest.begin(start)
         is_stale = (
@@ -499,9 +534,13 @@ class PartitionState:
         an earlier one.
         """
         self.manifest.refresh()
-        return self.context.broker_wrote or changed_by_others(self.manifest, self.context.visit)
+        return self.context.broker_wrote or changed_by_others(
+            self.manifest, self.context.last_broker_visit
+        )
 
-    def make_loading(self, *, write: bool, broker_wrote: bool, floor: Published | None) -> Loading:
+    def make_loading(
+        self, *, write: bool, broker_wrote: bool, earlier_publication: Published | None
+    ) -> Loading:
         """The arguments of the loader."""
         context = self.context
         is_dirty = files.exists(self.path / file_names.DIRTY) and not context.broker_wrote
@@ -526,15 +565,15 @@ class PartitionState:
             in_set=context.in_set,
             recovery_point=recovery_point,
             log_start=self._checkpointed_offset(context.log_starts),
-            floor=floor,
+            earlier_publication=earlier_publication,
             known_durable=durable.offset if durable else 0,
             interval_bytes=self.config.index_interval_bytes,
             mode=context.mode,
             allocate_bytes=self.config.segment_bytes if reserves else 0,
             gaps_allowed=self.config.compacted or self._checkpointed_offset(context.cleaned) != 0,
             broker_wrote=broker_wrote,
-            begun=is_dirty,
-            visited=context.visit != 0,
+            was_marked_dirty=is_dirty,
+            visited=context.last_broker_visit != 0,
             producer_expiration_ms=context.producer_expiration_ms,
             work=context.loads,
         )
@@ -613,11 +652,11 @@ class PartitionState:
         if mapped is None:
             with self.mutex:  # one of the two is there, unless it was closed
                 mapped = self.page_file
-                static = self.static
+                loaded_files = self.loaded_files
             if mapped is None:
-                if static is None or self.closed:
+                if loaded_files is None or self.closed:
                     self.raise_closed()
-                return static.published
+                return loaded_files.published
         published = mapped.page.read()
         if published is None or not mapped.page.is_alive():
             return self._remap_and_read()

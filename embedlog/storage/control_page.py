@@ -40,7 +40,7 @@ def boot_number() -> int:
     return _hash(text.encode()) if text else 0
 
 
-def cache_number(path: Path) -> int:
+def boot_and_mount_number(path: Path) -> int:
     """A number for the page cache of a directory: this boot and this mount. 0 if either is unknown.
 
     A file system that is unmounted, detached or shut down loses unsynced data even if the machine
@@ -57,11 +57,13 @@ def cache_number(path: Path) -> int:
     return _hash(b"%d %d" % (boot, mount))
 
 
-def exact_cache_number(path: Path) -> int:
-    """As `cache_number`, and 0 also if the mount has no number: the disk may have been detached."""
+def exact_boot_and_mount_number(path: Path) -> int:
+    """As `boot_and_mount_number`, and 0 also if the mount has no number: the disk may have been
+    detached.
+    """
     if system.mount_id(os.fspath(path)) <= 0:
         return 0
-    return cache_number(path)
+    return boot_and_mount_number(path)
 
 
 def _hash(text: bytes) -> int:
@@ -144,12 +146,14 @@ def check(mapped: PageFile, expected: Any) -> bool:
     return state == system.VALID
 
 
-def floor_of(mapped: PageFile, topic_id_bytes: bytes, partition: int) -> Published | None:
-    """The state that a page of an earlier incarnation published into the current page cache; None
+def read_earlier_publication(
+    mapped: PageFile, topic_id_bytes: bytes, partition: int
+) -> Published | None:
+    """The state that a page of an earlier incarnation published into the present page cache; None
     if it proves nothing.
     """
     page = mapped.page
-    cache = cache_number(mapped.path)
+    cache = boot_and_mount_number(mapped.path)
     if not cache or page.word(system.WORD_CACHE) != cache:
         return None
     if not is_in_place(mapped, topic_id_bytes, partition) or page.word(system.WORD_CUT_INTENT):

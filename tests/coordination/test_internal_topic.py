@@ -216,20 +216,20 @@ def test_a_decision_stands_if_its_partition_is_closed_before_the_late_flush(
     """The decision was appended, so its caller must not get the error of an unknown topic."""
     topic = topic_of(log)
     topic.partition_of("a")
-    flush_late = internal_topic._flush_late
+    sync_overdue = internal_topic._sync_overdue
     flushed = []
 
     def overtaken(partition: Partition, end: int, deadline_ns: int) -> None:
         # as after the deletion of the topic by another process
         del log._engine.home.partitions[NAME, 0]
         partition.close()
-        flush_late(partition, end, deadline_ns)
+        sync_overdue(partition, end, deadline_ns)
         flushed.append(end)
 
-    monkeypatch.setattr(internal_topic, "_flush_late", overtaken)
+    monkeypatch.setattr(internal_topic, "_sync_overdue", overtaken)
     with topic.lock_for_decision(0, soon()) as decision:
         decision.append([(b"n", b"1")])
-        decision.late = True
+        decision.is_sync_due = True
     assert flushed == [1]
 
 

@@ -35,7 +35,7 @@ def test_the_records_of_a_dropped_producer_are_written_before_its_log_is_closed(
     closing = threading.Event()
     left = threading.Event()
     close = Children._close
-    leave = log._engine._leave
+    release = log._engine._release_directories
     deliver = Accumulator._deliver
 
     def closed(children: Children) -> list[DeliveryError]:
@@ -48,7 +48,7 @@ def test_the_records_of_a_dropped_producer_are_written_before_its_log_is_closed(
         deliver(accumulator, queue)
 
     monkeypatch.setattr(Children, "_close", closed)
-    monkeypatch.setattr(log._engine, "_leave", lambda: (leave(), left.set()))
+    monkeypatch.setattr(log._engine, "_release_directories", lambda: (release(), left.set()))
     monkeypatch.setattr(Accumulator, "_deliver", late)
     producer = log.producer(linger_ms=60_000)
     futures = [producer.send("t", b"%d" % number) for number in range(1000)]

@@ -16,6 +16,7 @@ import embedlog
 from embedlog.admin.housekeeper import Housekeeper
 from embedlog.engine.log_directory import LogDirectory
 from embedlog.partition.partition import Partition
+from embedlog.replicas.members.directory_states import DirectoryStates
 from embedlog.replicas.members.set_members import SetMembers
 from embedlog.replicas.replica_set import ReplicaSet
 from tests.support.opened_sets import QUIET, isr, made, opened, paths, send, values
@@ -92,9 +93,11 @@ def test_an_interrupt_while_a_directory_leaves_a_set_gives_it_back(
         send(log, b"second")
 
 
-@pytest.mark.parametrize("name", ["_note_away", "_remove"])
-def test_an_interrupt_while_a_stranger_is_set_aside_gives_it_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+@pytest.mark.parametrize(
+    ("owner", "name"), [(SetMembers, "_note_away"), (DirectoryStates, "leave")]
+)
+def test_an_interrupt_while_a_stranger_is_left_gives_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
 ) -> None:
     made(tmp_path)
     shutil.copytree(tmp_path / "d1", tmp_path / "copy")
@@ -103,7 +106,7 @@ def test_an_interrupt_while_a_stranger_is_set_aside_gives_it_back(
     shutil.rmtree(tmp_path / "d1")
     (tmp_path / "copy").rename(tmp_path / "d1")
     with monkeypatch.context() as patched:
-        interrupted_once(patched, SetMembers, name)
+        interrupted_once(patched, owner, name)
         with pytest.raises(KeyboardInterrupt):
             opened(tmp_path)
     assert held(tmp_path) == []

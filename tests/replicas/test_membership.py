@@ -409,10 +409,11 @@ def test_a_removal_by_another_thread_does_not_disturb_a_list_of_directories(tmp_
         [tmp_path / f"d{node}" for node in (1, 2, 3)], config={"housekeeping": False}
     ) as log:
         members = log._engine.set.members
-        present = members._opened
-        members._opened = Removing(members._opened)
+        states = members._states
+        present = states._states
+        states._states = Removing(present)
         try:
             assert [each.node for each in members.open_members()] == [1, 2, 3]
             assert members.version() >= 0
         finally:
-            members._opened = present
+            states._states = present

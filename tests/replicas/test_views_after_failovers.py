@@ -139,9 +139,9 @@ def test_a_decision_of_an_earlier_leader_is_not_applied_to_the_view_of_the_next_
     def renewing(self: ReplicatedPartition, *arguments: Any) -> Any:
         found = held(self, *arguments)
         monkeypatch.undo()
-        (mirror,) = topic._mirrors.values()
-        later = Newest(mirror.state.view)
-        mirror.state = mirror.state._replace(epoch=mirror.state.epoch + 1, view=later)
+        (keeper,) = topic._keepers.values()
+        later = Newest(keeper.state.view)
+        keeper.state = keeper.state._replace(epoch=keeper.state.epoch + 1, view=later)
         views.append(later)
         return found
 

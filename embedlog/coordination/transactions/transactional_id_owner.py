@@ -563,7 +563,7 @@ def _may_write(
 
     `is_registration_committed`: what the view had before is known to be.
     """
-    return not decision.pending and (is_registration_committed or decision.committed)
+    return not decision.awaits_commit and (is_registration_committed or decision.was_committed)
 
 
 def _append_unless_locked(write: Callable[..., T], deadline_ns: int) -> T | None:

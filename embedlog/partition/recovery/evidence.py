@@ -50,8 +50,8 @@ GAPS_REPORTED_MAX: Final = 3  # a compacted topic has many
 
 
 class Loading(NamedTuple):
-    """The arguments of a load. `floor`: published by an earlier page in this boot; `known_durable`:
-    the durable offset before.
+    """The arguments of a load. `earlier_publication`: what an earlier page published in this boot.
+    `known_durable`: the durable offset before.
     """
 
     directory: Path
@@ -61,7 +61,7 @@ class Loading(NamedTuple):
     write: bool = True
     recovery_point: int = 0
     log_start: int = 0
-    floor: Published | None = None
+    earlier_publication: Published | None = None
     known_durable: int = 0
     interval_bytes: int = 4096
     mode: int = 0o666
@@ -71,7 +71,7 @@ class Loading(NamedTuple):
     broker_wrote: bool = False
     producer_expiration_ms: int = 1 << 62  # producers that were idle for longer are dropped
     # the DIRTY mark was there: a process had begun to write, even if no record survived
-    begun: bool = False
+    was_marked_dirty: bool = False
     visited: bool = False  # a broker has ever used the directory
     # the directory belongs to a set: recovery begins no epoch and keeps the newest one (REPLICA-17)
     in_set: bool = False
@@ -107,20 +107,20 @@ class Evidence:
         self._known = manifest.segments if own else {}
         self._closed = manifest.closed if own else None
         self._start = manifest.start if own else None
-        floor = loading.floor
+        earlier = loading.earlier_publication
         closed = self._closed
         # The required end: the files must have all records below it. Not all of them need have been
         # durable: within one boot what an earlier page has published must be there, too
         self.end = max(loading.recovery_point, loading.known_durable)
-        if floor is not None:
-            self.end = max(self.end, floor.log_end)
+        if earlier is not None:
+            self.end = max(self.end, earlier.log_end)
         if closed is not None:
             self.end = max(self.end, closed.next_offset)
         self.log_start = loading.log_start
         if self._start is not None:
             self.log_start = self._start.offset
         # the first sync of a log includes its manifest
-        never_synced = loading.begun and self.end == 0 and not loading.visited
+        never_synced = loading.was_marked_dirty and self.end == 0 and not loading.visited
         # of any other log it is not known
         self.has_no_gaps = own and (self._start is not None or never_synced)
 
@@ -361,11 +361,11 @@ class Evidence:
             parts.append(_known_part(info, info.next_offset <= self.end and (is_strict or clean)))
         if closed is not None and closed.base == base:
             parts.append(_known_part(closed, is_strict or clean))
-        floor = self.loading.floor
-        if floor is not None and floor.segment_base == base:
-            digest = floor.digest if floor.flags & DIGESTED else None
-            gapless = bool(floor.flags & GAPLESS)
-            part = KnownPart(floor.segment_size, floor.log_end, digest, gapless, must=True)
+        earlier = self.loading.earlier_publication
+        if earlier is not None and earlier.segment_base == base:
+            digest = earlier.digest if earlier.flags & DIGESTED else None
+            gapless = bool(earlier.flags & GAPLESS)
+            part = KnownPart(earlier.segment_size, earlier.log_end, digest, gapless, must=True)
             parts.append(part)
         return sorted(parts, key=lambda part: (part.size, part.must))
 

@@ -421,14 +421,14 @@ class _Loader:
         times: Published | SegmentInfo | index.Builder = (
             self.manifest.find_times(base, size, chain.digest) or builder
         )
-        floor = self.loading.floor
+        earlier = self.loading.earlier_publication
         if (
-            floor is not None
-            and floor.segment_base == base
-            and floor.segment_size == size
-            and floor.digest == chain.digest
+            earlier is not None
+            and earlier.segment_base == base
+            and earlier.segment_size == size
+            and earlier.digest == chain.digest
         ):
-            times = floor  # headers rarely contain the smallest timestamp
+            times = earlier  # headers rarely contain the smallest timestamp
         info = built_info(builder, size, next_offset, chain.digest, max(chain.epoch, 0))
         info = info._replace(
             flags=DIGESTED | (GAPLESS if gapless else 0),
@@ -629,20 +629,20 @@ class _Loader:
         loading = self.loading
         if loading.in_set:
             return False
-        if loading.floor is not None:
-            return end < loading.floor.log_end
-        return not loading.clean and (loading.begun or end > first_base)
+        if loading.earlier_publication is not None:
+            return end < loading.earlier_publication.log_end
+        return not loading.clean and (loading.was_marked_dirty or end > first_base)
 
     def _purged_to(self, active: Published) -> int:
         """In a set, the offset below which compaction may have removed records: the page of before
         had it (REPLICA-20).
         """
         loading = self.loading
-        floor = self.loading.floor
+        earlier = self.loading.earlier_publication
         if not loading.in_set or not loading.gaps_allowed:
             return 0
-        if floor is not None and floor.generation % 2 == 0:
-            return floor.purged_to
+        if earlier is not None and earlier.generation % 2 == 0:
+            return earlier.purged_to
         return active.segment_base
 
     def _finish(self, segments: list[SegmentInfo], active: Published) -> Loaded:

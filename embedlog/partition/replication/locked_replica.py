@@ -256,7 +256,9 @@ class LockedReplica:
         ends = rows["base_offset"] + rows["last_offset_delta"] + 1
         if int(starts[0]) == published.log_end and (starts[1:] == ends[:-1]).all():
             return
-        start = Start(published.log_start, published.segment_base, partition.state.context.visit)
+        start = Start(
+            published.log_start, published.segment_base, partition.state.context.last_broker_visit
+        )
         partition.state.manifest.append(start)
         partition.state.manifest.sync()
 

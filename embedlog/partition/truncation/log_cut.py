@@ -241,7 +241,9 @@ def _cut(
     # On disk first: otherwise the cut bytes would be reported as missing.
     gaps_base = -1 if remaining.gapless else base
     earlier = [info for info in manifest.segments.values() if info.base < base]
-    manifest.rewrite(earlier, Start(published.log_start, gaps_base, locked.state.context.visit))
+    manifest.rewrite(
+        earlier, Start(published.log_start, gaps_base, locked.state.context.last_broker_visit)
+    )
     system.point("cut-manifest")
     _shorten(directory, base, remaining.size, mode)
     builder = segment.rebuild(
@@ -342,7 +344,7 @@ def _begin_again(locked: LockedPartition, published: Published, start: int) -> P
         start,
     )
     _lower_durable(locked, min(published.log_start, start), published.segment_base)
-    manifest.rewrite([], start_of(published, locked.state.context.visit))
+    manifest.rewrite([], start_of(published, locked.state.context.last_broker_visit))
     system.point("cut-manifest")
     for base in reversed(file_names.bases(files.listing(directory))):
         segment.set_aside(directory, base)
@@ -352,7 +354,7 @@ def _begin_again(locked: LockedPartition, published: Published, start: int) -> P
             file_names.segment_path(directory, offset, file_names.SNAPSHOT), missing_ok=True
         )
     files.sync_directory(directory)  # no file of the old log may return under a later start
-    manifest.rewrite([], Start(start, visit=locked.state.context.visit))
+    manifest.rewrite([], Start(start, visit=locked.state.context.last_broker_visit))
     segment.create(directory, start, locked.mode, config.segment_bytes if config.preallocate else 0)
     system.point("cut-indexes")
     page.set(system.WORD_SNAPSHOT, 0)

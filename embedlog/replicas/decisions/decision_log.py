@@ -7,6 +7,23 @@ others, unless they are no majority.
 
 An answer without a record, also a refusal, is given only in a settled state: a found record is
 settled first. So the state of a `DecisionLog` contains counted records only.
+
+Three kinds of states come from this module. `CountedView` and `CopyView` (`decision_view`) are the
+types of two of them:
+
+| state | from | it may lack later decisions | it may have records that do not count |
+| --- | --- | --- | --- |
+| decided | `decide`, `decide_all`, `propose`, `force`, `settle` | no, at that moment | no |
+| counted | `hint`, `view`: one copy up to its high watermark | yes | no |
+| | `last_view`: the newest one that was read, without a read | yes | no |
+| | `settled_state`: that of the last decision of this object | yes | no |
+| of a copy | `read_copy_views`: all records of each copy | yes | yes |
+
+The calls of the first row take the locks of a majority, the others none. They differ in what they
+do beside that: `propose` returns a refusal instead of raising it, `force` needs no majority of the
+old voters, and `settle` has no event. `level` has none either, and writes a record in any case,
+which brings every copy that answers to the same end. `is_newest` tells whether a counted state is
+the decided one.
 """
 
 from __future__ import annotations
@@ -15,6 +32,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from embedlog._native import system
 from embedlog._native.scope import scope, stack
@@ -22,7 +40,12 @@ from embedlog.errors import EmbedlogError
 from embedlog.replicas.decisions import decision_view, promise, shared_records
 from embedlog.replicas.decisions.copies import Copy
 from embedlog.replicas.decisions.decision_session import CopyLeftOut, DecisionSession, OwnDecision
-from embedlog.replicas.decisions.decision_view import NO_TERM, DecisionView
+from embedlog.replicas.decisions.decision_view import (
+    NO_TERM,
+    CopyView,
+    CountedView,
+    DecisionView,
+)
 from embedlog.replicas.decisions.proposals import Decision, MakeEvent, Proposal, Steps
 from embedlog.replicas.decisions.refusals import error_of
 from embedlog.replicas.decisions.shared_records import ShownRecords
@@ -32,6 +55,13 @@ from embedlog.storage import checkpoints, file_names, locks
 from embedlog.telemetry import log_messages
 
 logger = logging.getLogger("embedlog")
+
+
+class ShownView(NamedTuple):
+    """What a copy shows up to its high watermark. `facts` of its page change with that."""
+
+    facts: tuple[int, ...]
+    view: CountedView
 
 
 class DecisionLog:
@@ -48,9 +78,9 @@ class DecisionLog:
         self._copies: dict[int, Copy] = {}
         self._away: dict[int, EmbedlogError] = {}
         self._own = OwnDecision()
-        self._view = DecisionView(0, NO_TERM, State(cluster_id))
-        # the facts of a page, and what the copy with it shows
-        self._shown: tuple[object, DecisionView] = (None, self._view)
+        empty_view = CountedView(DecisionView(0, NO_TERM, State(cluster_id)))
+        self._decided_view = empty_view  # after the last decision of this object
+        self._shown = ShownView((), empty_view)  # after the last read of a copy
         # called after each proposal, without locks
         self.observer: Callable[[Proposal], None] = lambda proposal: None
 
@@ -111,10 +141,10 @@ class DecisionLog:
         """
         return self.view().state
 
-    def view(self) -> DecisionView:
+    def view(self) -> CountedView:
         """As `newest_state`, with the position and the term of the last record."""
         for copy, facts in self._rank_copies():
-            if facts == self._shown[0]:
+            if facts == self._shown.facts:
                 break
             try:
                 view = self._read_view(copy, facts[-1])
@@ -125,7 +155,8 @@ class DecisionLog:
                 )
                 continue
             if view is not None:
-                self._shown = (facts, view)
+                # the records below a high watermark count: a decision raises it after that
+                self._shown = ShownView(facts, CountedView(view))
                 break
         return self.last_view()
 
@@ -147,13 +178,13 @@ class DecisionLog:
         voters = frozenset(state.voters) or self._first_voters
         return view.state is state and 2 * len(nodes & voters) > len(voters)
 
-    def read_views(self, copies: Iterable[Copy]) -> dict[int, DecisionView]:
+    def read_copy_views(self, copies: Iterable[Copy]) -> dict[int, CopyView]:
         """What copies show with all of their records, of which some may not count. They need not be
         attached.
 
         Unreadable copies are left out.
         """
-        views = dict[int, DecisionView]()
+        views = dict[int, CopyView]()
         for copy in copies:
             if copy.is_hanging:
                 continue
@@ -162,7 +193,7 @@ class DecisionLog:
                 end = open_copy.partition.replica.published()[0].log_end
                 view = self._read_view(open_copy, end)
                 if view is not None:
-                    views[copy.node] = view
+                    views[copy.node] = CopyView(view)
         return views
 
     @staticmethod
@@ -178,18 +209,18 @@ class DecisionLog:
         except (EmbedlogError, shared_records.Unreadable):
             return True
 
-    def last_view(self) -> DecisionView:
+    def last_view(self) -> CountedView:
         """The newest view that this object has read, without access to a directory."""
-        shown = self._shown[1]
-        view = self._view
-        return shown if shown.position >= view.position else view
+        shown_view = self._shown.view
+        decided_view = self._decided_view
+        return shown_view if shown_view.position >= decided_view.position else decided_view
 
     def version(self) -> int:
         """A number that rises with each decision that a copy shows: cheap to compare before
         `newest_state`.
         """
         high_watermarks = [facts[-1] for _, facts in self._rank_copies()]
-        return max([self._view.position, *high_watermarks])
+        return max([self._decided_view.position, *high_watermarks])
 
     def _rank_copies(self) -> list[tuple[Copy, tuple[int, ...]]]:
         """Each copy that answers, with the facts of its page, the one with the highest watermark
@@ -206,14 +237,16 @@ class DecisionLog:
         return sorted(ranked, key=lambda ranked_copy: ranked_copy[1][-1], reverse=True)
 
     def _read_view(self, copy: Copy, end: int) -> DecisionView | None:
-        """What a copy shows up to its high watermark; None if its files were replaced meanwhile."""
+        """The view at the end of a part of a copy; None if its files were replaced meanwhile."""
         epochs = checkpoints.read_epochs(copy.partition.path / file_names.EPOCHS)
         log = copy.partition.replica
         now, _ = log.published()
         usable_views = [
-            view for view in (self._shown[1], self._view) if view.continues_in(now, epochs, end)
+            view
+            for view in (self._shown.view, self._decided_view)
+            if view.continues_in(now, epochs, end)
         ]
-        earlier = max(usable_views, key=lambda view: view.position, default=self._view)
+        earlier = max(usable_views, key=lambda view: view.position, default=self._decided_view)
         view = decision_view.advance_view(earlier, log, now, epochs, end)
         if log.published()[0].generation != now.generation:
             return None
@@ -308,7 +341,7 @@ class DecisionLog:
 
     def settled_state(self) -> State:
         """The state at the last decision or settlement of this object: all of its records count."""
-        return self._view.state
+        return self._decided_view.state
 
     def _deadline_of(self, deadline_ns: int | None) -> int:
         """The deadline of a call (boot clock, ns); without one, that of this decision log."""
@@ -331,14 +364,14 @@ class DecisionLog:
 
     @scope
     def _hold_session(self, deadline_ns: int) -> Iterator[DecisionSession]:
-        session = DecisionSession(self._view, self._own, self._first_voters)
+        session = DecisionSession(self._decided_view, self._own, self._first_voters)
         self._own = OwnDecision()  # unless this session ends well
         try:
             with stack() as ends:
                 try:
                     session.lock(self._reopen_copies(), deadline_ns, ends)
                     yield session
-                    self._view = session.view
+                    self._decided_view = session.counted_view
                     self._own = session.own
                 except EmbedlogError:  # no copy that is still locked has failed
                     session.release()

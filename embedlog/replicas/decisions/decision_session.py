@@ -23,7 +23,12 @@ from embedlog.replicas.decisions.copies import (
     advancement_of,
     batch_of,
 )
-from embedlog.replicas.decisions.decision_view import NO_TERM, DecisionView
+from embedlog.replicas.decisions.decision_view import (
+    NO_TERM,
+    CopyView,
+    CountedView,
+    DecisionView,
+)
 from embedlog.replicas.decisions.promise import TERM_MAX
 from embedlog.replicas.decisions.proposals import Decision, Steps, derive
 from embedlog.replicas.decisions.shared_records import Unreadable
@@ -50,11 +55,14 @@ class CopyLeftOut(Exception):
 class DecisionSession:
     """One decision, from the locking of the copies to their release."""
 
-    def __init__(self, view: DecisionView, own: OwnDecision, first_voters: frozenset[int]) -> None:
-        self.view = view
+    def __init__(
+        self, counted_view: CountedView, own: OwnDecision, first_voters: frozenset[int]
+    ) -> None:
+        """`counted_view` is the last one of the decision log; a decision replaces it."""
+        self.counted_view = counted_view
         self.own = own
         self._first_voters = first_voters
-        self.before: State = view.state  # of the last attempt, and its events
+        self.before: State = counted_view.state  # of the last attempt, and its events
         self.events: tuple[Event, ...] = ()
         self._counting: dict[int, LockedCopy] = {}
         self._locked: dict[int, LockedCopy] = {}  # those that are to be released
@@ -194,17 +202,16 @@ class DecisionSession:
                 found=len(reached),
             )
 
-    def _find_best(self) -> tuple[LockedCopy, DecisionView]:
-        """The most advanced copy, and its view. Raises NotEnoughDirectoriesError without a
+    def _find_best(self) -> tuple[LockedCopy, CopyView]:
+        """The most advanced copy, and the view of all of its records. Raises NotEnoughDirectoriesError without a
         majority.
         """
         able = [copy for copy in self._counting.values() if not copy.promise.incomplete]
         if not able:
-            self._require_majority((), [self.view.state])
+            self._require_majority((), [self.counted_view.state])
         best = max(able, key=advancement_of)
-        view = self.view
         try:
-            view = best.advance_view(view)
+            view = CopyView(best.advance_view(self.counted_view))
         except EmbedlogError as problem:
             self._leave_out(best, problem, problem)
             raise CopyLeftOut from problem
@@ -243,26 +250,27 @@ class DecisionSession:
         records = derivation.records
         if isinstance(records, Refusal) or not records:
             if self.leveling or not is_settled:
-                view = self._write((NoOp(),), best, view, continues)
-            self.view = view
+                self.counted_view = self._write((NoOp(),), best, view, continues)
+            else:
+                self.counted_view = CountedView(view)  # as a majority shows
             if isinstance(records, Refusal):
                 return records
-            return Decision(view.state, (), derivation.others)
+            return Decision(self.counted_view.state, (), derivation.others)
         after = apply_all(view.state, records)
         changes_voters = self._voters(after) != self._voters(view.state)
         if self.forced:
             self._require_majority(self._counting, [view.state, after])
         elif changes_voters and not is_settled and view.state.voters:
             # the change before this one counts first (QUORUM-6)
-            self.view = self._write((NoOp(),), best, view, continues)
+            self.counted_view = self._write((NoOp(),), best, view, continues)
             return self.decide(steps)
-        self.view = self._write(records, best, view, continues)
-        return Decision(self.view.state, records, derivation.others)
+        self.counted_view = self._write(records, best, view, continues)
+        return Decision(self.counted_view.state, records, derivation.others)
 
     def _highest_term(self) -> int:
         return max(copy.highest_term for copy in self._counting.values())
 
-    def _is_settled(self, best: LockedCopy, view: DecisionView) -> bool:
+    def _is_settled(self, best: LockedCopy, view: CopyView) -> bool:
         """Whether a majority of the voters shows all records as settled."""
         voters = self._voters(view.state)
         settled_copies = [
@@ -273,10 +281,10 @@ class DecisionSession:
         return best.end == 0 or 2 * len(settled_copies) > len(voters)
 
     def _write(
-        self, records: tuple[Record, ...], best: LockedCopy, view: DecisionView, continues: bool
-    ) -> DecisionView:
-        """Promise, level, append, sync (QUORUM-3 to QUORUM-5); the view after the records, which
-        count.
+        self, records: tuple[Record, ...], best: LockedCopy, view: CopyView, continues: bool
+    ) -> CountedView:
+        """Promise, level, append, sync (QUORUM-3 to QUORUM-5). Afterwards the records count, and so
+        do those that were found before them.
         """
         if continues:
             term = self.own.term
@@ -302,7 +310,7 @@ class DecisionSession:
         self._require_majority(self._counting, [view.state, after], undecided=True)
         self._change_all(lambda copy: _show(copy, batch.end))
         self.own = OwnDecision(term, batch.end)
-        return DecisionView(batch.end, term, after)
+        return CountedView(DecisionView(batch.end, term, after))
 
     def _append(self, batch: DecisionBatch, settled: int) -> None:
         def append(copy: LockedCopy) -> None:

@@ -3,6 +3,14 @@
 A position with the term of its last record identifies all records below it: copies that agree there
 agree below. So a view is used for a log with that term at that position, and with nothing purged
 after it; else it is rebuilt. A batch is applied as a whole.
+
+What a view may be used for depends on its records. The types tell that apart, and who makes one of
+them says why it may:
+
+- `CountedView`: every record counts, since a majority has it. Further ones may count, too: it may
+  be outdated.
+- `CopyView`: all records of one copy. The last ones may be on no majority, and then a later
+  decision may replace them.
 """
 
 from __future__ import annotations
@@ -10,7 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, NewType, Protocol
 
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, in_file
@@ -57,6 +65,10 @@ class DecisionView(NamedTuple):
         if not max(now.log_start, min(now.purged_to, now.log_end)) <= self.position <= end:
             return False
         return self.term == term_at(epochs, self.position - 1, now.log_start)
+
+
+CountedView = NewType("CountedView", DecisionView)
+CopyView = NewType("CopyView", DecisionView)
 
 
 def term_at(epochs: EpochCache, offset: int, log_start: int) -> int:

@@ -224,7 +224,7 @@ class SetGrowth:
                 lambda state: Retire(node), deadline_ns, reason=f"node {node} is retired"
             )
             logger.info("node %d left the set", node)
-        self._members.forget(node)  # or another thread has done so since the decision
+        self._members.leave_retired(node)  # or another thread has done so since the decision
         self.record(deadline_ns)
         for path in self._find_unreleased(node):
             self._release(path, deadline_ns)

@@ -1,6 +1,22 @@
 """This module holds the directories of a set that this process has opened: their opening,
 registration, failure and return.
 
+The life of a directory in a process has four standings: away, entered, judged, registered
+(`directory_states` has the table). `_enter` opens it, `_judge` attaches its copy of the decision
+log, and `_register` puts its opening into the decisions. Six methods end its use:
+
+| method | the directory | its files | afterwards |
+| --- | --- | --- | --- |
+| `_leave_unusable` | is a stranger, or hangs before it is registered | closed in order | away, tried again |
+| `leave_failed` | has failed, or another one replaces it | only unlocked | away, tried again |
+| `_open_in_place` | is opened again | only unlocked | entered |
+| `leave_retired` | has left the set | closed in order | not of the set |
+| `release` | any, after a failed opening of the set | closed in order | the set is not open |
+| `leave_later` | hangs while the set is closed | closed in order, when it answers | the set is closed |
+
+The close of the set leaves all others (`engine.closing`), after `name_marks` has named their clean
+marks.
+
 - A directory is entered and judged before its copy of the decision log is attached; all of them are
   registered by one decision. A stranger is left again, and is away until it is replaced
   (`judgement`). The copy of a directory that replaces another one is attached after its
@@ -49,10 +65,11 @@ from embedlog.errors import (
 )
 from embedlog.replicas.decisions.copy_renewal import find_damaged_copies, renew_copy
 from embedlog.replicas.decisions.decision_log import DecisionLog
-from embedlog.replicas.decisions.decision_view import DecisionView
+from embedlog.replicas.decisions.decision_view import CopyView
 from embedlog.replicas.decisions.proposals import Proposal
 from embedlog.replicas.members import adoption, judgement, member_directories, registration
 from embedlog.replicas.members import membership as members
+from embedlog.replicas.members.directory_states import DirectoryStanding, DirectoryStates
 from embedlog.replicas.members.directory_workers import DECISIONS, DirectoryWorkers
 from embedlog.replicas.members.judgement import Judgement
 from embedlog.replicas.members.member_directories import MakeDirectory, MemberPlaces, OpenMember
@@ -68,6 +85,7 @@ from embedlog.telemetry import log_messages
 if TYPE_CHECKING:
     from embedlog.config.topic import LogConfig
     from embedlog.engine.log_directory import LogDirectory
+    from embedlog.replicas.decisions.copies import Copy
     from embedlog.replicas.members.membership import CheckedSet, Membership
     from embedlog.replicas.rules.events import HeldTopic, Observed, PartitionId
     from embedlog.replicas.rules.state import State
@@ -101,23 +119,15 @@ class SetMembers:
         self.make = make
         self._config = config
         self._read_only = read_only
-        self._opened: dict[int, OpenMember] = {}  # by node
-        self._openings = 0  # a number that changes after `_opened`
+        self._states = DirectoryStates()
         # both are replaced as a whole, since any thread reads them: the pages with the openings to
         # which they belong, and the last words with their version
         self._last_pages: tuple[int, list[system.Page]] = (-1, [])
         self._last_version = system.TopicsWords(()), 0
-        self._away: dict[str, str] = {}  # the reason by path
-        self._not_entered: set[Path] = set()  # directories that are here, and could not be opened
-        self._ever_opened: set[int] = set()  # nodes
-        self._unregistered: set[int] = set()
         self._has_majority = True  # of the directories that continue, at the last judgement
-        # open directories whose copies of the decision log are not attached yet
-        self._unjudged: set[int] = set()
-        # their last registration failed, and its records may count
-        self._uncertain: set[int] = set()
-        self._retry_ns = 0
-        self._state: State | None = None  # of the last look
+        self._register_retry_ns = 0  # the time of the next try to register without a majority
+        # the decisions that `tend` has followed; None: it has not registered every directory
+        self._followed_state: State | None = None
         self._mutex = threading.RLock()
         lock_ms = config.lock_timeout_ms
         self.workers = DirectoryWorkers(
@@ -146,13 +156,13 @@ class SetMembers:
                 member_directories.check_present(directory)
                 opened = self._enter(path)
                 if str(path) in racks:
-                    self._take(member_directories.with_rack(opened, racks[str(path)]))
+                    self._states.change(member_directories.with_rack(opened, racks[str(path)]))
             except EmbedlogError as problem:
                 if not member_directories.is_away(problem):
                     raise
                 problems.append(problem)
                 self._note_away(path, problem)
-        if checked.membership is None or not self._opened:
+        if checked.membership is None or not self._states.open_nodes():
             if problems:
                 raise problems[0]
             raise ReplicaSetError("the directories belong to no set")
@@ -170,15 +180,16 @@ class SetMembers:
             opened = member_directories.enter(self.make, path, again=again)
             opened = self._with_lane(opened)
             if turn.acquire(False):
-                self._take(opened)  # in this thread: an interrupt of the caller does not lose it
+                # in this thread: an interrupt of the caller does not lose it
+                self._states.enter(opened)
             else:
                 member_directories.leave_in_order(opened.directory.log_directory, earlier=True)
             return opened
 
-        self._not_entered.add(path)
+        self._states.begin_entry(path)
         with Guard(partial(turn.acquire, False)):
             opened_member = self.workers.run_at(path, enter)
-        self._not_entered.discard(path)
+        self._states.end_entry(path)
         return opened_member
 
     def _with_lane(self, opened: OpenMember) -> OpenMember:
@@ -199,31 +210,22 @@ class SetMembers:
         if hasattr(self, "directories"):
             self.directories.note_return(path)
 
-    def _take(self, opened: OpenMember) -> None:
-        self._ever_opened.add(opened.node)
-        self._opened[opened.node] = opened
-        self._openings += 1
-
-    def _remove(self, node: int) -> None:
-        """End the use of a directory as an open one, if it is one."""
-        self._opened.pop(node, None)
-        self._unjudged.discard(node)
-        self._openings += 1
-
     def _note_away(self, path: Path, problem: EmbedlogError) -> None:
-        self._away[str(path)] = str(problem)
+        self._states.note_away(path, str(problem))
         logger.warning("the directory %s of the set is away: %s", path, problem)
 
     def _open_recorded(self, planned: Sequence[Member]) -> None:
         """Open the members that were not given."""
         for member in planned:
-            if member.node not in self._opened and not self._places.is_given(Path(member.path)):
-                try:
-                    path = self._places.find(member, self.open_members())
-                    self._enter(path)
-                    logger.info("the set has the directory %s, too: it is opened", path)
-                except EmbedlogError as problem:
-                    self._note_away(Path(member.path), problem)
+            is_open = self._states.open_member(member.node) is not None
+            if is_open or self._places.is_given(Path(member.path)):
+                continue
+            try:
+                path = self._places.find(member, self.open_members())
+                self._enter(path)
+                logger.info("the set has the directory %s, too: it is opened", path)
+            except EmbedlogError as problem:
+                self._note_away(Path(member.path), problem)
 
     def _begin(self, recorded: Membership) -> None:
         voters = [member.node for member in recorded.members if member.voter]
@@ -232,7 +234,7 @@ class SetMembers:
         )
         self.decisions.observer = self._observer
         nodes = {member.node for member in recorded.members}
-        views = self.decisions.read_views(opened.copy for opened in self._opened.values())
+        views = self.decisions.read_copy_views(opened.copy for opened in self.open_members())
         newest_view = max(views.values(), key=judgement.advance, default=self.decisions.last_view())
         written = newest_view.state
         added = [
@@ -241,7 +243,6 @@ class SetMembers:
             if member.node not in nodes
         ]
         self._open_recorded(added)  # it may be needed for a majority
-        self._unjudged = set(self._opened)
         self._judge()
         deadline_ns = self._deadline()
         state = self.decisions.newest_state()
@@ -263,7 +264,6 @@ class SetMembers:
         if self._read_only:
             self._use_registered(state)
             return
-        self._unregistered = set(self._opened)
         try:
             self._register(deadline_ns)
         except NotEnoughDirectoriesError as problem:
@@ -275,20 +275,22 @@ class SetMembers:
                 "here: %s",
                 problem,
             )
-        self._state = self.decisions.newest_state()
+        self._followed_state = self.decisions.newest_state()
 
     def _all_directories(self, state: State) -> list[OpenDirectory]:
         """All directories of the set; those that this process has not opened are away."""
-        directories = [self._open_directory_of(opened, state) for opened in self._opened.values()]
+        open_members = self.open_members()
+        open_nodes = {opened.node for opened in open_members}
+        directories = [self._open_directory_of(opened, state) for opened in open_members]
         now_ms = system.wall_ms()
         for node, registered in state.nodes.items():
-            if node not in self._opened:
+            if node not in open_nodes:
                 away = OpenDirectory(
                     node,
                     registered.slot,
                     registered.registration_id,
                     directory=None,
-                    problem=self._away.get(registered.path, "not opened"),
+                    problem=self._states.reason(registered.path, default="not opened"),
                     since_ms=now_ms,
                 )
                 directories.append(away)
@@ -304,8 +306,8 @@ class SetMembers:
         """Use the registered slots and broker epochs, and show the open directories to the
         engine.
         """
-        for node, opened in self._opened.items():
-            registered = state.nodes.get(node)
+        for opened in self.open_members():
+            registered = state.nodes.get(opened.node)
             if registered is None:
                 continue
             log_directory = opened.directory.log_directory
@@ -320,8 +322,17 @@ class SetMembers:
 
     def open_members(self) -> list[OpenMember]:
         """The open directories, by node."""
-        opened = self._opened.copy()  # one step: another thread may remove a directory meanwhile
-        return [opened[node] for node in sorted(opened)]
+        return self._states.open_members()
+
+    def _nodes_to_register(self) -> set[int]:
+        """The nodes whose directories are open, and not registered by this opening. A reader
+        registers none.
+        """
+        if self._read_only:
+            return set()
+        return self._states.nodes_at(DirectoryStanding.ENTERED) | self._states.nodes_at(
+            DirectoryStanding.JUDGED
+        )
 
     def failure_of(self, directory: LogDirectory) -> str | None:
         """The reason for which an open directory is not used now."""
@@ -374,7 +385,7 @@ class SetMembers:
         """The pages of the open directories that are not closed, by node. They are looked for after
         a change only.
         """
-        openings = self._openings
+        openings = self._states.openings
         (last_openings, pages) = self._last_pages
         if openings == last_openings:
             for page in pages:
@@ -396,7 +407,7 @@ class SetMembers:
         """
         # an error or an interrupt in one step does not keep the rest open
         with contextlib.ExitStack() as leaving:
-            for opened in self._opened.values():
+            for opened in self.open_members():
                 leave = partial(member_directories.leave_in_order, opened.directory.log_directory)
                 leaving.callback(self.workers.finish, opened.path, leave)
             leaving.callback(self.name_marks)
@@ -418,20 +429,22 @@ class SetMembers:
         """
         if self._read_only or not hasattr(self, "decisions"):
             return
-        for opened in self._opened.values():
+        open_members = self.open_members()
+        for opened in open_members:
             opened.directory.log_directory.directory.broker_epoch = -1  # if this is interrupted
         nodes = self.decisions.newest_state().nodes
-        for node, opened in self._opened.items():
-            registered = nodes.get(node)
+        for opened in open_members:
+            registered = nodes.get(opened.node)
             own = opened.entered.membership
             directory = opened.directory.log_directory.directory
-            if node in self._unjudged:  # the opening was refused: the mark is that of before
+            if self._states.standing(opened.node) is DirectoryStanding.ENTERED:
+                # the opening was refused: the mark is that of before
                 directory.broker_epoch = own.broker_epoch if opened.entered.fresh else -1
                 continue
             if (
                 registered is not None
                 and registered.registration_id == own.registration_id
-                and node not in self._uncertain
+                and not self._states.is_uncertain(opened.node)
                 and directory.is_registration_known
             ):
                 directory.broker_epoch = registered.broker_epoch
@@ -448,37 +461,39 @@ class SetMembers:
         ReplicaSetError.
         """
         for _ in range(JUDGEMENTS):
-            self._set_aside_hanging()
+            self._leave_hanging()
             try:
                 with contextlib.suppress(registration.StrangerFound):
                     self._register_judged(deadline_ns)
                     return
             except StorageError:
                 hanging = self.workers.hanging_paths()
-                if not any(self._opened[node].path in hanging for node in self._unregistered):
+                paths = [self._states.require(node).path for node in self._nodes_to_register()]
+                if not any(path in hanging for path in paths):
                     raise
         raise NotEnoughDirectoriesError(
             "other processes register the directories of the set again and again"
         )
 
-    def _set_aside_hanging(self) -> None:
+    def _leave_hanging(self) -> None:
         """Leave the directories that hang before their registration: they are tried again when they
         answer.
         """
-        for node in sorted(self._unregistered):
-            worker = self.workers.worker_of(self._opened[node].path)
+        for node in sorted(self._nodes_to_register()):
+            worker = self.workers.worker_of(self._states.require(node).path)
             if worker.is_hanging:
-                self._set_aside(node, worker.hang_error(), self.decisions.newest_state())
+                self._leave_unusable(node, worker.hang_error(), self.decisions.newest_state())
 
     def _register_judged(self, deadline_ns: int) -> None:
         """Judge the directories, and register those that continue. Raises as `_register`, and
         StrangerFound.
         """
         self._judge()
-        self._drop_retired(deadline_ns)
-        entered = [self._opened[node].entered for node in sorted(self._unregistered)]
-        before = self._uncertain
-        self._uncertain = self._uncertain | self._unregistered
+        self._leave_all_retired(deadline_ns)
+        nodes = self._nodes_to_register()
+        entered = [self._states.require(node).entered for node in sorted(nodes)]
+        uncertain_before = self._states.uncertain_nodes()
+        self._states.doubt(nodes)
         try:
             state = registration.register(
                 self.decisions,
@@ -492,27 +507,27 @@ class SetMembers:
             )
         except (NotEnoughDirectoriesError, registration.StrangerFound) as problem:
             if not getattr(problem, "undecided", False):
-                self._uncertain = before
+                self._states.trust(nodes - uncertain_before)
                 for directory in entered:
-                    directory.outcome(directory.membership.node not in before)
+                    directory.outcome(directory.membership.node not in uncertain_before)
             raise
-        nodes = self._unregistered
-        self._unregistered = set()
-        self._uncertain = self._uncertain - nodes
-        begun = {
+        beginning_again = {
             directory.membership.node
             for directory in entered
             if directory.membership.replaces or directory.restored
         }
-        for node in begun & self._opened.keys():
-            opened = self._opened[node]
+        # those that are still open and not registered: observing the replicas can lead to `tend`
+        registered_nodes = self._nodes_to_register()
+        for node in registered_nodes - beginning_again:
+            self._states.register(node)
+        for node in registered_nodes & beginning_again:
+            opened = self._states.require(node)
             own = opened.entered.membership._replace(replaces=False)
-            self._opened[node] = opened._replace(
-                entered=opened.entered._replace(membership=own, restored=False)
-            )
+            entry = opened.entered._replace(membership=own, restored=False)
+            self._states.change(opened._replace(entered=entry))
             self.decisions.attach(opened.copy)  # from now on by its opening
-        self._unjudged -= begun
-        if begun:
+            self._states.register(node)
+        if beginning_again:
             # the next decision repeats it
             with contextlib.suppress(NotEnoughDirectoriesError, LockTimeoutError):
                 self.decisions.level(deadline_ns)
@@ -520,16 +535,17 @@ class SetMembers:
         changed = [
             member
             for member in self._all_directories(state)
-            if member.node in nodes or member.node not in opened_nodes
+            if member.node in registered_nodes or member.node not in opened_nodes
         ]
         self.directories.put(changed)
         self._use_registered(state)
 
     def _held_topics(self) -> tuple[HeldTopic, ...]:
         """The topics of the only directory, before the first decision."""
-        if len(self._opened) > 1 or self.decisions.newest_state().nodes:
+        directories = self.log_directories()
+        if len(directories) > 1 or self.decisions.newest_state().nodes:
             return ()
-        return adoption.held_topics(self.log_directories()[0])
+        return adoption.held_topics(directories[0])
 
     # ---- judgement -------------------------------------------------------------------------------
 
@@ -538,8 +554,9 @@ class SetMembers:
 
         Raises ReplicaSetError if none continues, or if a set is to begin again that continues.
         """
-        views = self.decisions.read_views(opened.copy for opened in self._opened.values())
-        entered = {node: self._current_entry(opened) for node, opened in self._opened.items()}
+        open_members = self.open_members()
+        views = self.decisions.read_copy_views(opened.copy for opened in open_members)
+        entered = {opened.node: self._current_entry(opened) for opened in open_members}
         if self._restored:
             judgement.check_restored(
                 judgement.judge(entered, views, self._is_continued_by), entered
@@ -547,10 +564,8 @@ class SetMembers:
             entered = {
                 node: directory._replace(restored=True) for node, directory in entered.items()
             }
-            self._opened = {
-                node: opened._replace(entered=entered[node])
-                for node, opened in self._opened.items()
-            }
+            for opened in open_members:
+                self._states.change(opened._replace(entered=entered[opened.node]))
             self._restored = False
         verdict = judgement.judge(entered, views, self._is_continued_by)
         self._has_majority = verdict is None or verdict.has_majority
@@ -560,33 +575,30 @@ class SetMembers:
                 verdict = judgement.judge(entered, views_of_others | views, self._is_continued_by)
         if verdict is not None:
             self._leave_strangers(verdict, entered)
-        prepared = {
-            node
-            for node in self._unjudged
-            if entered[node].membership.replaces and not self._read_only
-        }
-        for node in self._unjudged - prepared:
-            copy = self._opened[node].copy
+        for node in self._states.nodes_at(DirectoryStanding.ENTERED):
+            if entered[node].membership.replaces and not self._read_only:
+                continue  # its copy is attached after its registration
+            copy = self._states.require(node).copy
             if self._read_only or entered[node].restored:
                 copy = replace(copy, openings=())  # no decision has its opening
             self.decisions.attach(copy)
-        self._unjudged = prepared
+            self._states.judge(node)
 
-    def _views_of_others(self) -> dict[int, DecisionView]:
+    def _views_of_others(self) -> dict[int, CopyView]:
         """What the copies show of directories that could not be opened, because a lock in them is
         not free: a put back directory must not lead beside them.
         """
-        views = dict[int, DecisionView]()
-        for path in self._not_entered:
+        views = dict[int, CopyView]()
+        for path in self._states.refused_paths():
             with contextlib.suppress(EmbedlogError):
                 views |= self.workers.run_at(path, partial(self._views_in, path))
         return views
 
-    def _views_in(self, path: Path) -> dict[int, DecisionView]:
+    def _views_in(self, path: Path) -> dict[int, CopyView]:
         """What the copy in a directory shows without its locks; nothing if it is a stranger."""
         opened = member_directories.enter(partial(self.make, reading=True), path)
         try:
-            views = self.decisions.read_views([opened.copy])
+            views = self.decisions.read_copy_views([opened.copy])
             own = registration.entry_in_file(opened.path, opened.entered.membership)
             return {
                 node: view
@@ -600,9 +612,11 @@ class SetMembers:
         """Whether the decisions in the directory of a node begin with all of those in another one.
         False for one that could not be opened.
         """
-        if not {node, earlier} <= self._opened.keys():
+        opened = self._states.open_member(node)
+        earlier_opened = self._states.open_member(earlier)
+        if opened is None or earlier_opened is None:
             return False
-        return self.decisions.is_continued(self._opened[earlier].copy, self._opened[node].copy)
+        return self.decisions.is_continued(earlier_opened.copy, opened.copy)
 
     def _current_entry(self, opened: OpenMember) -> EnteredDirectory:
         """What a directory is judged by. Another process may have registered it since a reader
@@ -619,26 +633,27 @@ class SetMembers:
         if self._read_only and not verdict.has_majority:
             return  # a reader changes nothing: it shows what is there
         if verdict.strangers.keys() >= entered.keys():
-            if self._not_entered:
+            if self._states.refused_paths():
                 raise NotEnoughDirectoriesError(
                     "of the directories that could be opened, none is the registered one",
                     reached=[],
                     voters=verdict.state.voters,
-                    away=self._away,
+                    away=self._states.reasons(),
                 )
             raise judgement.strangers_error(entered, verdict.strangers)
-        for node in sorted(verdict.strangers.keys() & (self._unjudged | self._unregistered)):
+        unused = self._nodes_to_register() | self._states.nodes_at(DirectoryStanding.ENTERED)
+        for node in sorted(verdict.strangers.keys() & unused):
             path = entered[node].path
             problem = judgement.stranger_error(
                 node, path, verdict.strangers[node], has_majority=verdict.has_majority
             )
-            self._set_aside(node, problem, verdict.state)
+            self._leave_unusable(node, problem, verdict.state)
 
-    def _set_aside(self, node: int, problem: EmbedlogError, state: State) -> None:
+    def _leave_unusable(self, node: int, problem: EmbedlogError, state: State) -> None:
         """Leave a stranger, or a directory that hangs, and use it for nothing. After a pause its
         files are looked at again.
         """
-        opened = self._opened[node]
+        opened = self._states.require(node)
         # an interrupt in one step does not keep the locks of the directory
         with contextlib.ExitStack() as leaving:
             leave = partial(
@@ -646,12 +661,11 @@ class SetMembers:
             )
             leaving.callback(self.workers.finish, opened.path, leave)
             opened.directory.log_directory.directory.broker_epoch = -1
-            self._remove(node)
-            self._unregistered.discard(node)
+            self._states.leave(node)
             self.decisions.detach(node, problem)
             self._note_away(opened.path, problem)
             if node in state.nodes:
-                self._away[state.nodes[node].path] = str(problem)
+                self._states.note_away(state.nodes[node].path, str(problem))
             if hasattr(self, "directories"):
                 member = self.directories.member(node)
                 if member is not None:
@@ -659,19 +673,19 @@ class SetMembers:
                     self.directories.fail(node, problem)
                 self.changed(self.log_directories())
 
-    def _drop_retired(self, deadline_ns: int) -> None:
+    def _leave_all_retired(self, deadline_ns: int) -> None:
         """End the use of directories that were registered once, and have left the set since."""
         state = self.decisions.newest_state()
         registered = set[int]()
-        for node in self._unregistered:
-            own = self._opened[node].entered.membership
+        for node in self._nodes_to_register():
+            own = self._states.require(node).entered.membership
             if own.registered_id is not None or node <= state.highest_node:
                 registered.add(node)
         if not state.nodes or registered <= set(state.nodes):
             return
         for node in registered - set(self.decisions.settle(deadline_ns).nodes):
-            path = self._opened[node].path
-            self.forget(node)
+            path = self._states.require(node).path
+            self.leave_retired(node)
             self._note_away(
                 path,
                 ReplicaSetError("the directory has left the set", path=path, found=f"node {node}"),
@@ -701,16 +715,16 @@ class SetMembers:
         """
         with locks.holding(self._mutex, deadline_ns, "the directories of the set"):
             opened = self._with_lane(opened)
-            self._take(opened)
-            self.decisions.attach(opened.copy)
-            self._unregistered.add(opened.node)
+            self._states.enter(opened)
+            self.decisions.attach(opened.copy)  # a new directory is no stranger
+            self._states.judge(opened.node)
             self.directories.put([self._open_directory_of(opened, self.decisions.newest_state())])
             try:
                 self._register(deadline_ns)
             except BaseException:
-                self.forget(opened.node)
+                self.leave_retired(opened.node)
                 raise
-            if opened.node not in self._opened:
+            if self._states.open_member(opened.node) is None:
                 raise ReplicaSetError(
                     "another directory got this number, and left: add it again",
                     paths=[str(opened.path)],
@@ -722,20 +736,20 @@ class SetMembers:
             self._leave_failed(node)
 
     def _leave_failed(self, node: int) -> None:
-        earlier = self._opened.get(node)
+        earlier = self._states.open_member(node)
         if earlier is None:
             return
-        with contextlib.ExitStack() as leaving:  # as in `_set_aside`
-            leaving.callback(self._leave_earlier, earlier)
-            self._remove(node)
+        with contextlib.ExitStack() as leaving:  # as in `_leave_unusable`
+            leaving.callback(self._give_back, earlier)
+            self._states.leave(node)
             self.decisions.detach(node)
             member = self.directories.member(node)
             if member is not None:
                 member.directory = None
-            self._unregistered.discard(node)
             self.changed(self.log_directories())
 
-    def _leave_earlier(self, earlier: OpenMember) -> None:
+    def _give_back(self, earlier: OpenMember) -> None:
+        """Give the locks of an opening back; the directory is not closed in order."""
         leave = partial(member_directories.leave_earlier, earlier.directory.log_directory)
         self.workers.finish(earlier.path, leave)
 
@@ -747,8 +761,8 @@ class SetMembers:
         with locks.holding(self._mutex, deadline_ns, "the directories of the set"):
             self._open_in_place(node, path, self.decisions.newest_state())
             self._register(deadline_ns)
-            if node not in self._opened:
-                reason = self._away.get(str(path), "the directory has left the set")
+            if self._states.open_member(node) is None:
+                reason = self._states.reason(path, default="the directory has left the set")
                 raise ReplicaSetError(f"nothing is replaced: {reason}", paths=[str(path)])
 
     # ---- directories that return -----------------------------------------------------------------
@@ -768,7 +782,7 @@ class SetMembers:
         state = self.decisions.newest_state()
         now_ns = system.boot_ns()
         has_failed = any(member.problem is not None for member in self.directories)
-        if state is self._state and not has_failed and not self._unregistered:
+        if state is self._followed_state and not has_failed and not self._nodes_to_register():
             return
         with locks.holding(self._mutex, self._deadline(), "the directories of the set"):
             # another thread may have registered directories meanwhile
@@ -782,28 +796,34 @@ class SetMembers:
                     registered is not None and registered.registration_id != member.registration_id
                 )
                 if member.problem is None:
-                    is_due = is_replaced and member.node not in self._unregistered
+                    is_due = is_replaced and member.node not in self._nodes_to_register()
                 else:
                     is_due = by_hand or now_ns >= member.retry_ns
                 if is_due:
                     self._retry(member, state, replaced=is_replaced)
-            if self._unregistered and (by_hand or now_ns >= self._retry_ns):
+            is_register_due = by_hand or now_ns >= self._register_retry_ns
+            if is_register_due and self._nodes_to_register():
                 self._register_again()
-            self._state = state if not self._unregistered else None
+            if self._nodes_to_register():
+                self._followed_state = None
+            else:
+                self._followed_state = state
 
     def _renew_copies(self) -> None:
         """Begin damaged copies of the decision log again. A directory that fails returns first."""
-        copies = {
-            node: opened.copy
-            for node, opened in self._opened.copy().items()
-            if self.directories.get(node) is not None and node not in self._unjudged
-        }
+        paths: dict[int, Path] = {}
+        copies: dict[int, Copy] = {}
+        for opened in self.open_members():
+            is_judged = self._states.standing(opened.node) is not DirectoryStanding.ENTERED
+            if is_judged and self.directories.get(opened.node) is not None:
+                paths[opened.node] = opened.path
+                copies[opened.node] = opened.copy
         for node, damage in find_damaged_copies(self.decisions, copies).items():
             try:
                 self.renew_copy(node, damage)
             except EmbedlogError as problem:
                 text = f"the decision log of node {node} is damaged, and not copied again yet"
-                key = (self._opened[node].path, text)
+                key = (paths[node], text)
                 log_messages.report(logger, logging.WARNING, key, text, problem)
 
     def renew_copy(self, node: int, problem: EmbedlogError) -> None:
@@ -811,7 +831,7 @@ class SetMembers:
         LockTimeoutError, StorageError.
         """
         with locks.holding(self._mutex, self._deadline(), "the directories of the set"):
-            opened = self._opened.get(node)
+            opened = self._states.open_member(node)
             if opened is not None:
                 renew_copy(self.decisions, opened.directory, opened.copy, problem, self._deadline)
 
@@ -830,23 +850,22 @@ class SetMembers:
         if not state.nodes:
             return
         for node in opened_nodes - set(state.nodes):
-            self.forget(node)
+            self.leave_retired(node)
 
-    def forget(self, node: int) -> None:
+    def leave_retired(self, node: int) -> None:
         """End the use of a directory that left the set."""
         with self._mutex:
             self.directories.remove(node)
             self.decisions.detach(node)
-            self._unregistered.discard(node)
-            opened = self._opened.get(node)
+            opened = self._states.open_member(node)
             if opened is None:
                 return
-            with contextlib.ExitStack() as leaving:  # as in `_set_aside`
+            with contextlib.ExitStack() as leaving:  # as in `_leave_unusable`
                 leave = partial(
                     member_directories.leave_in_order, opened.directory.log_directory, earlier=True
                 )
                 leaving.callback(self.workers.finish, opened.path, leave)
-                self._remove(node)
+                self._states.leave(node)
                 self.changed(self.log_directories())
 
     def _register_again(self) -> None:
@@ -856,8 +875,8 @@ class SetMembers:
         except EmbedlogError as problem:
             if isinstance(problem, NotEnoughDirectoriesError):
                 self.directories.fail_replaced()  # those are opened again next
-            self._retry_ns = system.boot_ns() + REGISTER_S * 1_000_000_000
-            paths = sorted(str(opened.path) for opened in self._opened.values())
+            self._register_retry_ns = system.boot_ns() + REGISTER_S * 1_000_000_000
+            paths = sorted(str(opened.path) for opened in self.open_members())
             key = (*paths, "register")
             log_messages.report(
                 logger, logging.INFO, key, "directories are not registered yet", problem
@@ -865,7 +884,7 @@ class SetMembers:
 
     def _retry(self, member: OpenDirectory, state: State, *, replaced: bool) -> None:
         """Use a failed directory again, if it is the same as before; otherwise open it again."""
-        opened = self._opened.get(member.node)
+        opened = self._states.open_member(member.node)
         try:
             if opened is not None and not replaced and self._is_unchanged(opened):
                 self.directories.recover(member.node)
@@ -901,23 +920,20 @@ class SetMembers:
 
     def _open_in_place(self, node: int, path: Path, state: State) -> None:
         """Open the directory of a node instead of an earlier one; it is not registered yet."""
-        with contextlib.ExitStack() as leaving:  # as in `_set_aside`
-            earlier = self._opened.get(node)
+        with contextlib.ExitStack() as leaving:  # as in `_leave_unusable`
+            earlier = self._states.open_member(node)
             if earlier is not None:
-                leaving.callback(self._leave_earlier, earlier)
-            self._remove(node)
+                leaving.callback(self._give_back, earlier)
+            self._states.leave(node)
             self.decisions.detach(node)
         try:
-            opened = self._enter(path, again=node in self._ever_opened)
+            opened = self._enter(path, again=self._states.was_opened(node))
         except BaseException:
             member = self.directories.member(node)
             if member is not None:
                 member.directory = None
             self.changed(self.log_directories())
             raise
-        self._unjudged.add(node)
         self.directories.put([self._open_directory_of(opened, state)])
         self._use_registered(state)
         logger.warning("the directory %s of node %d is usable", path, node)
-        if not self._read_only:
-            self._unregistered.add(node)

@@ -297,7 +297,9 @@ def main(kind: str, seed: str, cuts: str, area: str, *more: str) -> None:
     logging.disable(logging.CRITICAL)
     if "boot-only" in more:
         for module in (control_page, directory, state):
-            module.cache_number = lambda path: control_page.boot_number()  # type: ignore[attr-defined]
+            module.boot_and_mount_number = (  # type: ignore[attr-defined]
+                lambda path: control_page.boot_number()
+            )
     try:
         print(json.dumps(experiment(kind, int(seed), int(cuts), Path(area))))
     except subprocess.CalledProcessError as problem:

@@ -38,8 +38,8 @@ def _no_flag(original, path, directory_page, locked, epoch):
 
 
 @replaces("trust_old_look", "embedlog.coordination.internal_topic:_catch_up")
-def _caught_up_without_the_purged_records(original, mirror, state, now, limit_bytes=None):
-    return original(mirror, state, now._replace(purged_to=0), limit_bytes)
+def _caught_up_without_the_purged_records(original, keeper, state, now, limit_bytes=None):
+    return original(keeper, state, now._replace(purged_to=0), limit_bytes)
 
 
 # ---- transactions ------------------------------------------------------------------------------------
