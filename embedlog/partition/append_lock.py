@@ -43,7 +43,7 @@ from embedlog.partition.roll import roll
 from embedlog.partition.segment_list import SegmentList
 from embedlog.partition.state import PartitionState
 from embedlog.partition.writer import AppendWriter
-from embedlog.storage import file_names, files, lock_order, locks
+from embedlog.storage import file_names, files, locks
 
 NO_MUTEX: Final = contextlib.nullcontext()  # for a caller that holds it
 # between two reads of a generation; a reader without the right to lock cannot be woken
@@ -121,7 +121,7 @@ class AppendLock:
         self, deadline_ns: int, mutex: contextlib.AbstractContextManager[None]
     ) -> Iterator[LockedPartition]:
         with mutex, Guard(self._end, told=True):
-            lock_order.record_lock(self._lock_name)
+            locks.record_lock(self._lock_name)
             publication = self._begin(deadline_ns)
             yield LockedPartition(
                 self.state, self.segments, self.writer, self.producers, publication
@@ -139,7 +139,7 @@ class AppendLock:
         writer = self.state.writer
         if writer is not None:
             writer.end(kind is not None)
-        lock_order.record_unlock(self._lock_name)
+        locks.record_unlock(self._lock_name)
 
     def _make_locked(self) -> LockedPartition:
         return LockedPartition(self.state, self.segments, self.writer, self.producers)
@@ -280,7 +280,7 @@ class AppendLock:
             if lock is None:
                 self.state.raise_closed()
             with Guard(functools.partial(self._leave_broken, writer)):
-                lock_order.record_lock(self._lock_name)
+                locks.record_lock(self._lock_name)
                 self.state.lock_os(lock, deadline_ns)
                 page = self.state.page
                 is_due = page.word(system.WORD_OWNER) or page.word(system.WORD_ROLL_INTENT)
@@ -288,7 +288,7 @@ class AppendLock:
 
     def _leave_broken(self, writer: system.Writer) -> None:
         writer.end(True)
-        lock_order.record_unlock(self._lock_name)
+        locks.record_unlock(self._lock_name)
 
     # ---- for readers -----------------------------------------------------------------------------
 

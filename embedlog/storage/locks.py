@@ -5,6 +5,11 @@ names the holder.
   the parent.
 - A lock file is never unlinked and never renamed over; only users with write permission in its
   directory can open it (`docs/layout.md`).
+- The order is: open lock, directory, housekeeper, partitions (those of `__transaction_state`, then
+  of `__consumer_offsets`, then of data, in the order of their paths), sync. A thread that takes a
+  lock out of order can deadlock with another process, and OFD locks report no deadlock.
+- With EMBEDLOG_DEBUG_LOCKS=1 every thread records the locks that it holds, and a lock out of order
+  is an error. Otherwise that check costs one comparison per lock.
 """
 
 from __future__ import annotations
@@ -14,11 +19,26 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from embedlog._native import system
 from embedlog._native.scope import Guard, scope
 from embedlog.errors import LockTimeoutError, StateError, StorageError
-from embedlog.storage import files, lock_holders, lock_order
+from embedlog.storage import files, lock_holders
+
+# of the lock files, in the order in which a thread may take them
+RANKS: Final = {
+    "embedlog.door": 0,
+    "embedlog.directory": 1,
+    "embedlog.housekeeper": 2,
+    "embedlog.lock": 5,
+    "embedlog.sync": 6,
+}
+# these come before other partitions
+INTERNAL_RANKS: Final = {"__transaction_state": -2, "__consumer_offsets": -1}
+
+checks_order: bool = os.environ.get("EMBEDLOG_DEBUG_LOCKS") == "1"
+_thread = threading.local()
 
 _fork_closes: weakref.WeakSet[LockFile] = weakref.WeakSet()
 
@@ -115,14 +135,14 @@ class LockFile:
         if code == system.EAGAIN:
             return False
         files.check(code, self.path, "lock")
-        lock_order.record_lock(self.path)
+        record_lock(self.path)
         return True
 
     def lock(self, deadline_ns: int, exclusive: bool = True) -> None:
         """Wait for the lock. Raises LockTimeoutError, which names the holder as far as it is
         known.
         """
-        lock_order.record_lock(self.path)
+        record_lock(self.path)
         code = system.lock_until(self.fd, exclusive, deadline_ns)
         if code == system.TIMED_OUT:
             raise LockTimeoutError(
@@ -133,7 +153,7 @@ class LockFile:
     def unlock(self) -> None:
         """Give the lock back. Idempotent."""
         system.unlock(self.fd)
-        lock_order.record_unlock(self.path)
+        record_unlock(self.path)
 
     def is_in_place(self) -> bool:
         """Whether the path still names this file: a directory that was renamed takes its lock file
@@ -192,11 +212,50 @@ class LockFile:
 
     def close(self) -> None:
         """Close the file, which gives the lock back. Idempotent."""
-        lock_order.record_unlock(self.path)
+        record_unlock(self.path)
         if self.fd >= 0:
             fd = self.fd
             self.fd = -1
             files.close(fd)
+
+
+def _locks_of_thread() -> list[tuple[int, str]]:
+    """Rank and path of each lock that this thread holds, in the order in which it took them."""
+    locks: list[tuple[int, str]] | None = getattr(_thread, "locks", None)
+    if locks is None:
+        locks = _thread.locks = []
+    return locks
+
+
+def _rank_of(path: str) -> int | None:
+    rank = RANKS.get(os.path.basename(path))
+    if rank != RANKS["embedlog.lock"]:
+        return rank
+    topic = os.path.basename(os.path.dirname(path)).rpartition("-")[0]
+    return rank + INTERNAL_RANKS.get(topic, 0)
+
+
+def record_lock(path: str) -> None:
+    """Record that this thread takes the lock of this file.
+
+    Raises RuntimeError if it holds a lock that comes later in the order.
+    """
+    if not checks_order:
+        return
+    rank = _rank_of(path)
+    if rank is None:
+        return
+    locks = _locks_of_thread()
+    last = max(locks, default=(-1, ""))
+    if (rank, path) <= last:
+        raise RuntimeError(f"locks out of order: {path} after {last[1]}")
+    locks.append((rank, path))
+
+
+def record_unlock(path: str) -> None:
+    """Record that this thread has released the lock; no effect if it did not hold it."""
+    if checks_order:
+        _thread.locks = [lock for lock in _locks_of_thread() if lock[1] != path]
 
 
 def _after_fork() -> None:

@@ -21,7 +21,7 @@ from embedlog.coordination.transactions import recovery_due
 from embedlog.coordination.transactions.transaction_checks import current_moment
 from embedlog.errors import FencedError, LockTimeoutError
 from embedlog.format.record_batch import Stamp
-from embedlog.storage import lock_order
+from embedlog.storage import locks
 from embedlog.storage.control_page import cache_number
 from embedlog.transaction import Status, Transaction
 from tests.support.mutants import mutated
@@ -51,7 +51,7 @@ def log(path: Path) -> Iterator[embedlog.Log]:
 def test_lock_3_internal_partitions_come_before_data(
     log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock_order, "enabled", True)
+    monkeypatch.setattr(locks, "checks_order", True)
     log.create_topic("Events", 1)  # sorts before the underscore
     writer = begun(log)
     writer.write(b"x", topic="Events")

@@ -29,7 +29,7 @@ from embedlog.replicas.decisions.promise import Promise
 from embedlog.replicas.decisions.proposals import Decision, MakeEvent, Proposal, Steps, derive
 from embedlog.replicas.rules.events import CreateTopic, DeleteTopic, Refusal, SetConfig
 from embedlog.replicas.rules.records import NODE
-from embedlog.storage import files, lock_order
+from embedlog.storage import files, locks
 from tests.support.decision_logs import (
     CLUSTER,
     NODES,
@@ -111,10 +111,10 @@ def test_epochs_are_compared_before_the_locks_of_a_decision(
     held = list[list[Any]]()
 
     def rows_at(*arguments: Any) -> Any:
-        held.append(list(lock_order._locks_of_thread()))
+        held.append(list(locks._locks_of_thread()))
         return read(*arguments)
 
-    monkeypatch.setattr(lock_order, "enabled", True)
+    monkeypatch.setattr(locks, "checks_order", True)
     begun(tmp_path)
     with Process(tmp_path) as one, Process(tmp_path) as two:
         for number in range(2, 8, 2):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from embedlog._native import system
-from embedlog.storage import file_names, lock_order, locks
+from embedlog.storage import file_names, locks
 from tests.support.producer_helpers import run_program
 
 A_WHOLE_LIFE = """
@@ -34,8 +34,8 @@ A_WHOLE_LIFE = """
             log.create_topic("u")
         with embedlog.open(sys.argv[1]) as log:
             log.delete_topic("u")
-    from embedlog.storage import lock_order
-    assert lock_order.enabled and not lock_order._locks_of_thread()
+    from embedlog.storage import locks
+    assert locks.checks_order and not locks._locks_of_thread()
 """
 
 
@@ -56,7 +56,7 @@ def test_a_whole_life_takes_locks_in_order(tmp_path: Path) -> None:
 def test_a_lock_taken_too_late_is_refused(
     tmp_path: Path, until_end: ExitStack, monkeypatch: pytest.MonkeyPatch, first: str, second: str
 ) -> None:
-    monkeypatch.setattr(lock_order, "enabled", True)
+    monkeypatch.setattr(locks, "checks_order", True)
     one = until_end.enter_context(closing(locks.LockFile(tmp_path / first)))
     other = until_end.enter_context(closing(locks.LockFile(tmp_path / second)))
     soon = system.boot_ns() + 10**9
