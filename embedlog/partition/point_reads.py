@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from embedlog.partition.continuations import Continuations
     from embedlog.partition.epoch_check import EpochCheck
-    from embedlog.partition.recent_batches import RecentBatches
+    from embedlog.partition.log_context import RecentBatches
     from embedlog.partition.recovery.loader import Loaded
     from embedlog.partition.segment_list import SegmentList
     from embedlog.partition.state import PartitionState

@@ -19,7 +19,7 @@ from embedlog._native._rows import record_run
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from embedlog.format.record_batch import Chain, scan
 from embedlog.partition import point_reads
-from embedlog.partition.recent_batches import RecentBatches
+from embedlog.partition.log_context import RecentBatches
 from embedlog.partition.truncation import log_cut
 from embedlog.storage import file_names
 from tests.support.short_fetches import SMALL, T0, compare, filled, flip, opened, whole
