@@ -19,9 +19,8 @@ partitions. Other units import eight modules of it:
 Order inside, from the bottom up. A module imports only modules before it.
 
 1. `interposer`, `log_context`, `segment_info`, `recovery/`, `state`
-2. `segment_list`, `digest_check`, `epoch_check`, `continuations`, `point_reads`,
-   `short_reads`, `tail`, `aborted_index`, `reader`, `producer_sequences`, `time_pruning`,
-   `split_points`, `writer`
+2. `segment_list`, `digest_check`, `epoch_check`, `continuations`, `point_reads`, `tail`,
+   `aborted_index`, `reader`, `producer_sequences`, `time_pruning`, `split_points`, `writer`
 3. `locked_partition`
 4. `stable_offset`, `roll`, `log_cut`, `failed_sync`, `compaction/swap`, `append_repair`
 5. `append_lock`

@@ -1,9 +1,14 @@
-"""Reads the records of one visible batch at an offset or a time, for readers that take few records
-at random places.
+"""Reads single batches at an offset or a time, each with what must be compared with it in one
+call: `ShortReads` for a fetch of one batch, `PointReads` for readers that take few records at
+random places.
 
-- Only the usual case is served: a mapped page or a log that no process has open, and one batch. For
-  a reader of committed records it is a batch without a transaction. In all other cases the answer
-  is None, and the general reader finds out why.
+- Only the usual case is served: an index entry with a known chain digest, and whole batches of
+  magic 2 up to the next entry, all as their appenders wrote them. In all other cases the answer is
+  None, and the general reader finds out why.
+- A short read trusts its caller: the files belong to the segment, and epochs and generation are
+  compared as after every read.
+- A point read returns records. It needs a mapped page or a log that no process has open, and one
+  batch, for a reader of committed records one without a transaction.
 - A batch that was verified and decoded is kept in the memory of this process, within
   `RECENT_BYTES_MAX` for all partitions of the directory. It is returned again without a read while
   the page and its generation are those of its read. Small ones that are not compressed are not
@@ -26,34 +31,98 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from embedlog._native import short_read
 from embedlog._native._rows import RecordRun, record_run
+from embedlog._native.lazy_numpy import np
 from embedlog._native.short_read import ANY_TIME, FOUND, TOO_SMALL
 from embedlog.errors import CorruptRecordError, StorageError
 from embedlog.format import compression
 from embedlog.format.buffer_pool import shared_pool
-from embedlog.format.record_columns import CODEC_MASK, HEADER_SIZE
+from embedlog.format.record_columns import CODEC_MASK, HEADER_SIZE, Batches, batch_dtype
 from embedlog.partition.continuations import Continuation
-from embedlog.partition.short_reads import BUFFER_BYTES, FILES, POOLED_BYTES_MIN, READ_BYTES_MAX
 from embedlog.storage import file_names, interval_digests
 from embedlog.storage.control_page import PageFile
+from embedlog.storage.descriptors import Handle, Handles
 from embedlog.types import OffsetAndTimestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from embedlog.format.buffer_pool import BufferPool
     from embedlog.partition.continuations import Continuations
     from embedlog.partition.epoch_check import EpochCheck
     from embedlog.partition.log_context import RecentBatches
     from embedlog.partition.recovery.loader import Loaded
     from embedlog.partition.segment_list import SegmentList
     from embedlog.partition.state import PartitionState
-    from embedlog.storage.descriptors import Handle
     from embedlog.storage.manifest import SegmentInfo
 
+READ_BYTES_MAX: Final = 1_100_000  # a larger read is left to the general reader
+BUFFER_BYTES: Final = 64 << 10  # of the first read; later ones begin with what was needed
+BATCHES_MAX: Final = 128  # of one index interval
+POOLED_BYTES_MIN: Final = 128 << 10  # smaller buffers cost less from the allocator
+FILES: Final = (file_names.LOG, file_names.INDEX, file_names.DIGESTS)
 KEPT_BYTES_MIN: Final = 32 << 10  # of a batch that is not compressed
 KNOWN_SEGMENTS_MAX: Final = 64  # segments that are remembered
 TRANSACTIONAL: Final = 0x10
 SINCE_READS_MAX: Final = 4  # of a search by time: its entry may be the one before
 OBJECT_BYTES: Final = 1024  # of a kept batch, in addition to its records section
+
+
+class ShortRead(NamedTuple):
+    """The batches that were read. `batch` describes the one that holds the offset."""
+
+    batch: short_read.Read
+    rows: Batches
+    data: memoryview
+
+
+class ShortReads:
+    """Short reads of one partition. Threads: any."""
+
+    def __init__(self, handles: Handles, directory: str) -> None:
+        self._handles = handles
+        self._directory = directory
+        self._opened: list[Handle] = []  # of the last read: opened again if they were closed
+        self._buffer_bytes = BUFFER_BYTES
+
+    def read(self, info: SegmentInfo, offset: int, pool: BufferPool | None) -> ShortRead | None:
+        """The batch of a segment that holds `offset`; None if the general reader must read it."""
+        handles = self._handles
+        names = FILES if info.digested else FILES[:2]
+        try:
+            opened = handles.acquire_together(self._directory, info.base, names, self._opened)
+        except StorageError:
+            return None
+        self._opened = opened
+        try:
+            fds = [handle.fd for handle in opened]
+            digest_fd = fds[2] if info.digested else -1
+            segment = short_read.Segment(
+                info.base,
+                info.size,
+                info.index_entries,
+                info.digest,
+                fds[0],
+                fds[1],
+                digest_fd,
+                info.gapless,
+            )
+            return self._read(segment, offset, pool)
+        finally:
+            handles.release_together(opened)
+
+    def _read(
+        self, segment: short_read.Segment, offset: int, pool: BufferPool | None
+    ) -> ShortRead | None:
+        rows = np.empty(BATCHES_MAX, batch_dtype())
+        buffer = _lease(self._buffer_bytes, pool)
+        batch = short_read.read(segment, offset, buffer, rows)
+        if batch is not None and not batch.batch_count and batch.size <= READ_BYTES_MAX:
+            self._buffer_bytes = batch.size + batch.size // 8
+            buffer = _lease(self._buffer_bytes, pool)
+            batch = short_read.read(segment, offset, buffer, rows)
+        if batch is None or not batch.batch_count:
+            return None
+        return ShortRead(batch, rows[: batch.batch_count], buffer[: batch.size])
 
 
 class PointRead(NamedTuple):
@@ -382,10 +451,10 @@ class PointReads:
     def _read_data(
         self, offset: int, timestamp_ms: int, committed: bool, point: short_read.Point, out: Any
     ) -> memoryview | None:
-        buffer = _lease(self._buffer_bytes)
+        buffer = _lease_shared(self._buffer_bytes)
         code = short_read.place_read(point, offset, timestamp_ms, committed, buffer, out)
         if code == TOO_SMALL and out.found.need <= READ_BYTES_MAX:
-            buffer = _lease(out.found.need)
+            buffer = _lease_shared(out.found.need)
             code = short_read.place_read(point, offset, timestamp_ms, committed, buffer, out)
         if code != FOUND:
             return None
@@ -445,7 +514,15 @@ class PointReads:
             self._recent.drop(self)  # it was closed meanwhile
 
 
-def _lease(size: int) -> memoryview:
+def _lease(size: int, pool: BufferPool | None) -> memoryview:
+    """A buffer of the pool; of the allocator if there is no pool, or if it is small."""
+    if pool is not None and size >= POOLED_BYTES_MIN:
+        return pool.lease(size).view
+    return memoryview(bytearray(size))
+
+
+def _lease_shared(size: int) -> memoryview:
+    """As `_lease`, of the shared pool, which is made for a large buffer only."""
     if size >= POOLED_BYTES_MIN:
         return shared_pool().lease(size).view
     return memoryview(bytearray(size))

@@ -9,7 +9,7 @@
   compares the digest at every later record and at the published end, before it returns a batch. A
   read ends where the digest can be compared.
 - A missing file means that the list of segments is outdated: it is read again once before an error.
-- A fetch of 0 bytes reads one batch in one call (`short_reads`). Unusual cases and findings are
+- A fetch of 0 bytes reads one batch in one call (`ShortReads`). Unusual cases and findings are
   left to a fetch of DEFAULT_BYTES.
 - A read from the offset after that of an index entry begins at the next entry, if its batch follows
   and begins there.
@@ -44,9 +44,8 @@ from embedlog.index import IndexEntry
 from embedlog.partition.continuations import Continuation, Continuations
 from embedlog.partition.digest_check import DigestCheck, corruption_of
 from embedlog.partition.epoch_check import EpochCheck
-from embedlog.partition.point_reads import PointReads
+from embedlog.partition.point_reads import PointReads, ShortReads
 from embedlog.partition.segment_info import active_info
-from embedlog.partition.short_reads import ShortReads
 from embedlog.partition.tail import BUFFER_BYTES as TAIL_BYTES
 from embedlog.partition.tail import Tail
 from embedlog.storage import file_names, files, interval_digests
