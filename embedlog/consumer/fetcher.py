@@ -2,8 +2,10 @@
 
 - A fetch never moves a position over a record: it fills a cursor's cache, or returns columns with
   the position after them.
-- Before a fetch the position is compared with the partition's epoch history, if that may have
-  changed.
+- A position has the leader epoch of the record before it. A new epoch begins at every truncation
+  below published offsets. So the reader and the log diverge where that epoch now ends. This is
+  checked before a fetch if the partition's epoch differs from the last check, and after a seek with
+  an epoch.
 - A damaged batch, or a record that the deserializer refuses, stops the reader at its offset, after
   all records before it were returned. The next fetch fails there again.
 - The first fetch after a seek for few records reads one batch. The next one reads as much as usual,
@@ -20,10 +22,10 @@ from embedlog.columns.batch import records_of
 from embedlog.columns.chunks import BATCH_GUESS, Chunk, read_chunk, read_run
 from embedlog.columns.deserialization import Deserializers
 from embedlog.consumer.positions import Cursor
-from embedlog.consumer.truncation import check_position
-from embedlog.errors import SerializationError
+from embedlog.errors import LogTruncationError, SerializationError
 from embedlog.format.visibility import READ_COMMITTED, end_offset
 from embedlog.partition.tail import BUFFER_BYTES as TAIL_BYTES
+from embedlog.types import OffsetAndMetadata
 
 if TYPE_CHECKING:
     from embedlog.config.callables import Deserializer
@@ -255,7 +257,7 @@ class Fetcher:
         bounds = cursor.bounds or cursor.partition.bounds()
         cursor.bounds = None
         if bounds.epoch != cursor.checked_epoch:
-            check_position(cursor, bounds)
+            _check_position(cursor, bounds)
         # Read before the fetch: a later append then ends the wait. Not the position: only invisible
         # records may follow it.
         cursor.seen_end = end_offset(bounds, self.isolation)
@@ -287,3 +289,29 @@ class Fetcher:
                     return deserialized
                 raise
         return deserialized
+
+
+def _check_position(cursor: Cursor, bounds: Bounds) -> None:
+    """Raises LogTruncationError if the log no longer contains the records before the cursor's
+    position. For an epoch of the partition that was not checked yet.
+    """
+    position = cursor.position
+    epoch = cursor.epoch
+    if epoch >= 0:
+        known_epoch, end = cursor.partition.epoch_end(epoch)
+        if known_epoch < 0 or end < position:
+            diverging = None
+            reason = "that epoch is unknown"
+            if known_epoch >= 0:
+                diverging = OffsetAndMetadata(end, leader_epoch=known_epoch)
+                reason = f"that epoch ends at {end} now"
+            partition_name = f"{cursor.tp.topic}-{cursor.tp.partition}"
+            raise LogTruncationError(
+                f"{partition_name}: the log was cut below the position {position} of leader epoch "
+                f"{epoch}: {reason}",
+                topic=cursor.tp.topic,
+                partition=cursor.tp.partition,
+                offset=position,
+                diverging=diverging,
+            )
+    cursor.checked_epoch = bounds.epoch
