@@ -9,7 +9,9 @@ positions.
   undetected removal.
 - A partition starts at the committed offset, else by `auto.offset.reset`; it is not read before
   that is known.
-- A lock or a leader that is not available does not stop reading (`DutyDelays`).
+- Reading continues while the duties wait (`DutyDelays`): for a lock that others hold, until
+  `lock.timeout.ms` have passed, or for the partition of the group, which in a set can have no
+  leader or too few replicas. Later calls try again.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ import logging
 import re
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from embedlog._native import system
+from embedlog._native.scope import scope
 from embedlog.config.client import ConsumerConfig
 from embedlog.consumer.collector import Collector
-from embedlog.consumer.duty_delays import DutyDelays
 from embedlog.consumer.group_metrics import report_commits, report_heartbeats
 from embedlog.consumer.membership import NO_GENERATION, Membership, Phase
 from embedlog.consumer.offset_committer import AutoCommit, Callback, OffsetCommitter, Offsets
@@ -40,7 +42,9 @@ from embedlog.errors import (
     EmbedlogError,
     FencedError,
     IllegalGenerationError,
+    LeaderNotAvailableError,
     LockTimeoutError,
+    NotEnoughReplicasError,
     ReadOnlyError,
     RebalanceInProgressError,
     StateError,
@@ -617,3 +621,48 @@ class ConsumerCoordinator:
             lease.end()
         self._lease = None  # after its end, which an interrupt may have left to the next call
         self._watch = Watch(self._engine.transactions.liveness)
+
+
+class DutyDelays:
+    """The delayed duties of one member. Threads: the consumer's own."""
+
+    def __init__(self, engine: Engine, group_id: str) -> None:
+        self._engine = engine
+        self._group_id = group_id
+        self._blocked_since_ns: int | None = None
+
+    @scope
+    def tolerate_held_lock(self) -> Iterator[None]:
+        """Leave the block if another process holds the lock. Raises LockTimeoutError after
+        `lock.timeout.ms` without success.
+        """
+        try:
+            yield
+        except LockTimeoutError:
+            now_ns = time.monotonic_ns()
+            if self._blocked_since_ns is None:
+                self._blocked_since_ns = now_ns
+            elif now_ns - self._blocked_since_ns >= self._engine.config.lock_timeout_ms * 1_000_000:
+                self._blocked_since_ns = None
+                raise
+            return
+        self._blocked_since_ns = None
+
+    @scope
+    def tolerate_missing_leader(self) -> Iterator[None]:
+        """Leave the block, with a log message, while the partition of the group has no leader or
+        too few replicas.
+        """
+        try:
+            yield
+        except (LeaderNotAvailableError, NotEnoughReplicasError) as problem:
+            if not problem.retriable:
+                raise
+            key = (self._engine.path, "unavailable", self._group_id)
+            log_messages.report(
+                logger,
+                logging.WARNING,
+                key,
+                f"the duties of group {self._group_id!r} wait",
+                problem,
+            )
