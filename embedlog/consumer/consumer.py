@@ -27,11 +27,11 @@ from embedlog.config import keywords, other_clients
 from embedlog.config.client import ConsumerConfig, K, V
 from embedlog.config.options import parse
 from embedlog.config.timeouts import CLOSE_S, seconds
+from embedlog.config.times import milliseconds
 from embedlog.consumer.collector import Collector, Moved, take_until_due
 from embedlog.consumer.coordinator import ConsumerCoordinator
 from embedlog.consumer.metrics import ConsumerMetrics
 from embedlog.consumer.offset_committer import Callback
-from embedlog.consumer.offset_lookup import OffsetLookup
 from embedlog.consumer.positions import EARLIEST, LATEST, Cursor
 from embedlog.consumer.rebalance_listener import Listener, listeners_of
 from embedlog.consumer.subscription import Subscription
@@ -41,10 +41,12 @@ from embedlog.errors import (
     ConcurrentUseError,
     ConfigError,
     InvalidGroupIdError,
+    InvalidTimestampError,
     OffsetOutOfRangeError,
     StateError,
     printable,
 )
+from embedlog.format.visibility import end_offset
 from embedlog.storage import files
 from embedlog.storage.call_deadline import bound_waits
 from embedlog.types import (
@@ -105,7 +107,6 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         self._reading = Collector(engine, self._config)
         self._waiter = self._reading.waiter
         self._metrics = ConsumerMetrics(engine, self._reading, self._config.isolation_level)
-        self._lookup = OffsetLookup(engine, self._config.isolation_level)
         self._group: ConsumerCoordinator | None = None
         if self._config.group_id is not None:
             self._group = ConsumerCoordinator(
@@ -373,12 +374,19 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset of each partition, assigned or not."""
         with self._using():
-            return self._lookup.find_beginnings(topic_partitions(partitions))
+            return {
+                tp: self._engine.partition(*tp).bounds().log_start
+                for tp in topic_partitions(partitions)
+            }
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The end offset of each partition for this isolation level, assigned or not."""
         with self._using():
-            return self._lookup.find_ends(topic_partitions(partitions))
+            isolation = self._config.isolation_level
+            return {
+                tp: end_offset(self._engine.partition(*tp).bounds(), isolation)
+                for tp in topic_partitions(partitions)
+            }
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, Any]
@@ -387,7 +395,22 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         there is none.
         """
         with self._using():
-            return self._lookup.find_offsets_for_times(by_partition("times", times))
+            times_ms = {tp: milliseconds(time) for tp, time in by_partition("times", times).items()}
+            for tp, time_ms in times_ms.items():  # before any search
+                if time_ms < 0:
+                    raise InvalidTimestampError(
+                        f"{tp.topic}-{tp.partition}: a time is not negative", found=time_ms
+                    )
+            return {tp: self._find_offset(tp, time_ms) for tp, time_ms in times_ms.items()}
+
+    def _find_offset(self, tp: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:
+        """The first record at or after a time, of those that this consumer can see."""
+        partition = self._engine.partition(*tp)
+        isolation = self._config.isolation_level
+        record = partition.offset_for_time(time_ms, isolation)
+        if record is None or record.offset >= end_offset(partition.bounds(), isolation):
+            return None
+        return record
 
     # ---- group ----
 
