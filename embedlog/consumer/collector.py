@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from embedlog._native import system
 from embedlog._native._rows import Record
@@ -27,7 +27,6 @@ from embedlog.columns.batch import Batch
 from embedlog.columns.chunks import Chunk
 from embedlog.config.client import ConsumerConfig
 from embedlog.consumer.fetcher import Fetcher
-from embedlog.consumer.interceptors import ConsumerInterceptors
 from embedlog.consumer.positions import EARLIEST, Cursor, Reset, Rotation
 from embedlog.consumer.subscription import Subscription
 from embedlog.consumer.waiter import Duty, Waiter
@@ -39,13 +38,15 @@ from embedlog.errors import (
     NotEnoughReplicasError,
     OffsetOutOfRangeError,
 )
-from embedlog.types import TopicPartition
+from embedlog.hooks.interceptors import InterceptorChain
+from embedlog.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from embedlog.engine.engine import Engine
     from embedlog.partition.log_context import Bounds
 
 logger = logging.getLogger("embedlog")
+consumer_logger = logging.getLogger("embedlog.consumer")
 
 Result = TypeVar("Result")
 Moved = tuple[Cursor, int, int]  # with its position and epoch before a collection
@@ -348,6 +349,30 @@ class Collector:
                 cursor.close_iterator()
             self._iterating = False
         return moved
+
+
+class ConsumerInterceptors(InterceptorChain):
+    """The interceptors of one consumer, which may change the records that `poll` is about to
+    return, and learn of commits. Threads: the consumer's own.
+    """
+
+    def __init__(self, interceptors: Iterable[Any]) -> None:
+        super().__init__(interceptors, ("on_consume", "on_commit"), consumer_logger)
+
+    def on_consume(self, records: list[Record]) -> list[Record]:
+        """The records to return in place of these; never raises."""
+        return self.transform("on_consume", records, _check_records)
+
+    def on_commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        """Reports a commit that succeeded to all; never raises."""
+        self.notify("on_commit", offsets)
+
+
+def _check_records(changed: Iterable[Any]) -> list[Record]:
+    records = list(changed)
+    if any(type(record) is not Record for record in records):
+        raise TypeError("on_consume returns a list of Records")
+    return records
 
 
 def take_until_due(run: Iterator[Record], until_ns: int) -> Iterator[Record]:

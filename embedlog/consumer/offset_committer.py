@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from embedlog._native import system
-from embedlog.consumer.interceptors import ConsumerInterceptors
+from embedlog.consumer.collector import ConsumerInterceptors
 from embedlog.errors import (
     ClosedError,
     EmbedlogError,

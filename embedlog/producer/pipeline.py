@@ -4,6 +4,9 @@
   partition, check, append to the queue.
 - An invalid call raises; an invalid record or an error of the log fails the future, as in Kafka's
   producer; interceptors receive both.
+- An interceptor may change a record before it is queued, and learns its result. `on_send` runs on
+  the thread that calls `send()`, and a result that `send()` would refuse is left out.
+  `on_acknowledgement` runs once for every record, written or not, before the user's callbacks.
 - `send_batch` takes the same steps in columns; if a user's object must see each record, it takes
   them row by row.
 - Columns are encoded on the caller's thread and written on the producer's, in parallel.
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -36,6 +39,7 @@ from embedlog.errors import (
 )
 from embedlog.format import record_batch
 from embedlog.format.record_columns import Columns
+from embedlog.hooks.interceptors import InterceptorChain
 from embedlog.partitioners import Chooser, partition_of
 from embedlog.producer import topic_judgement
 from embedlog.producer.accumulator import Accumulator
@@ -49,11 +53,10 @@ from embedlog.producer.batch_send import (
     check_record,
     share_rows,
 )
-from embedlog.producer.interceptors import ProducerInterceptors
 from embedlog.producer.one_record import check_call, record_size, unknown_metadata
 from embedlog.producer.sender import Sender
 from embedlog.producer.targets import TopicTarget
-from embedlog.types import ProducerRecord
+from embedlog.types import ProducerRecord, RecordMetadata
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Future, ProducerBatch, Router
@@ -539,6 +542,37 @@ class Pipeline:
         return self._delivery.topic_target(
             topic, self._rows, fast=self.plain, followed=followed or self.plain
         )
+
+
+class ProducerInterceptors(InterceptorChain):
+    """The interceptors of one producer; false if there are none. `check` raises for a record that
+    `send()` would refuse.
+    """
+
+    def __init__(
+        self, interceptors: Iterable[Any], check: Callable[[ProducerRecord], None]
+    ) -> None:
+        super().__init__(interceptors, ("on_send", "on_acknowledgement"), logger)
+        self._check = check
+
+    def __bool__(self) -> bool:
+        return bool(self.all)
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        """The record after the last interceptor; never raises."""
+        return self.transform(
+            "on_send", record, self._check_record, f" on a record for {record.topic}"
+        )
+
+    def on_acknowledgement(self, metadata: RecordMetadata, error: BaseException | None) -> None:
+        """Reports the result of one record to all; never raises."""
+        self.notify("on_acknowledgement", metadata, error)
+
+    def _check_record(self, changed: object) -> ProducerRecord:
+        if not isinstance(changed, ProducerRecord):
+            raise TypeError(f"on_send returns a ProducerRecord, not {type(changed).__name__}")
+        self._check(changed)
+        return changed
 
 
 def _as_method(serializer: Any) -> Serialize | None:

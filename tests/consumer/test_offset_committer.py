@@ -8,7 +8,7 @@ import pytest
 
 from embedlog._native import system
 from embedlog.consumer import group_metrics
-from embedlog.consumer.interceptors import ConsumerInterceptors
+from embedlog.consumer.collector import ConsumerInterceptors
 from embedlog.consumer.offset_committer import AutoCommit, OffsetCommitter
 from embedlog.errors import (
     ClosedError,
