@@ -91,10 +91,9 @@ if TYPE_CHECKING:
     from embedlog.aio.consumer import AsyncConsumer
     from embedlog.aio.producer import AsyncProducer
     from embedlog.columns.batch import Batch
-    from embedlog.columns.scan import Scan
+    from embedlog.columns.scan import Scan, Split
     from embedlog.columns.scan_bounds import OffsetBound
     from embedlog.columns.search import Search
-    from embedlog.columns.splits import Split
     from embedlog.config.typed_options import (
         ConsumerOptions,
         LogOptions,
@@ -279,10 +278,12 @@ _HOMES = {  # names by the module that is imported when one of them is used firs
     "aio.consumer": ("AsyncConsumer",),
     "aio.producer": ("AsyncProducer",),
     "columns.batch": ("Batch",),
-    "columns.scan": ("Scan",),
+    "columns.scan": (
+        "Scan",
+        "Split",
+    ),
     "columns.scan_bounds": ("OffsetBound",),
     "columns.search": ("Search",),
-    "columns.splits": ("Split",),
     "config.typed_options": (
         "ConsumerOptions",
         "LogOptions",

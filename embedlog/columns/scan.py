@@ -10,6 +10,9 @@ of times.
   through the C stream interface.
 - The progress of a reading is counted in offsets, after each chunk: the number of records is not
   known before the end.
+- The iterators of records and batches say how to get one item, where a list or a record was
+  expected. A loop runs on their generator, so it costs the same as without them.
+- The pieces of a partition for parallel workers (`Split`) are contiguous and cover the whole scan.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar, overload
 
 from embedlog._native import _rows
 from embedlog._native._rows import Record
@@ -25,11 +28,9 @@ from embedlog.columns.arrow_export import ALL_COLUMNS, Layout, schema_of
 from embedlog.columns.batch import Batch, records_of
 from embedlog.columns.chunks import ChunkSource
 from embedlog.columns.deserialization import Deserializers
-from embedlog.columns.iterations import BatchIterator, RecordIterator
 from embedlog.columns.patterns import SearchPattern
 from embedlog.columns.scan_bounds import OffsetBound, ScanBounds, Time
 from embedlog.columns.search import Search
-from embedlog.columns.splits import Split, splits
 from embedlog.config import keywords, other_clients
 from embedlog.descriptions.display import tables
 from embedlog.errors import (
@@ -62,6 +63,7 @@ GRADUAL_OFFSETS_MAX = 1 << 17  # about a chunk of small records
 
 # offsets that a reading has passed, all offsets of the scan
 Progress = Callable[[int, int], object]
+Item = TypeVar("Item")
 
 SPLIT_BYTES = 64 << 20  # about half a second of decoding
 
@@ -253,7 +255,10 @@ class Scan(metaclass=other_clients.Hinting):
         partitions = self._open_partitions()
         pieces: list[Split] = []
         for number, (start, end) in self._bounds.items():
-            pieces += splits(partitions[number], start, end, max_bytes)
+            points = partitions[number].split_points(start, end, max_bytes)
+            for piece_end, size_bytes in points:
+                pieces.append(Split(number, start, piece_end, size_bytes))
+                start = piece_end
         return pieces
 
     def __repr__(self) -> str:
@@ -631,6 +636,68 @@ class Scan(metaclass=other_clients.Hinting):
         raise TypeError(
             "a scan cannot be pickled: make it in the worker, embedlog.open(path).scan(…)"
         )
+
+
+class Split(NamedTuple):
+    """One piece: offsets `start_offset` up to `end_offset` (exclusive) of a partition, about
+    `size_bytes` in the log.
+    """
+
+    partition: int
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+
+
+class _Iteration(Iterator[Item], Generic[Item], metaclass=other_clients.Hinting):
+    """An iterator over what a generator makes. Threads: one, as for a generator."""
+
+    __slots__ = ("_items",)
+    _use: ClassVar[str]
+    _fields: ClassVar[tuple[str, ...]]
+
+    def __init__(self, items: Generator[Item, None, None]) -> None:
+        self._items = items
+
+    def __iter__(self) -> Iterator[Item]:
+        return self._items
+
+    def __next__(self) -> Item:
+        return next(self._items)
+
+    def close(self) -> None:
+        """End the reading before its end."""
+        self._items.close()
+
+    if not TYPE_CHECKING:  # type checkers refuse other names themselves
+
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = f" of one item: {self._use}" if name in self._fields else ""
+            raise AttributeError(
+                f"{type(self).__name__!r} is an iterator without {name!r}{hint}",
+                name=name,
+                obj=self,
+            )
+
+
+class RecordIterator(_Iteration[Record[Any, Any]]):
+    """The records of a scan."""
+
+    __slots__ = ()
+    _use = "for record in scan.records(), next(scan.records()), or the list scan.head(n)"
+    _fields = tuple(name for name in dir(Record) if not name.startswith("_"))
+
+
+class BatchIterator(_Iteration[Batch]):
+    """The batches of a scan."""
+
+    __slots__ = ()
+    _use = "for batch in scan.batches(), or next(scan.batches())"
+    _fields = tuple(name for name in dir(Batch) if not name.startswith("_"))
+
+
+other_clients.refuse_as_container(RecordIterator, RecordIterator._use)
+other_clients.refuse_as_container(BatchIterator, BatchIterator._use)
 
 
 @lru_cache(maxsize=64)
