@@ -24,7 +24,7 @@ Order inside, from the bottom up. A module imports only modules before it.
 3. `locked_partition`
 4. `stable_offset`, `roll`, `log_cut`, `failed_sync`, `compaction/swap`, `append_repair`
 5. `append_lock`
-6. `idempotent_append`, `markers`, `sync`, `compaction/cleaner`, `retention`, `shutdown`
+6. `idempotent_append`, `markers`, `sync`, `compaction/cleaner`, `retention`
 7. `replication/`
 8. `interfaces`, `partition`
 9. `pinned_segments`

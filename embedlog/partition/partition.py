@@ -9,10 +9,12 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from embedlog import segment
 from embedlog._native import system
+from embedlog._native.replication import ROLE_NONE
 from embedlog.errors import EmbedlogError, LockTimeoutError
 from embedlog.hooks.callbacks import Work
-from embedlog.partition import idempotent_append, markers, retention, shutdown
+from embedlog.partition import idempotent_append, markers, retention
 from embedlog.partition.aborted_index import AbortedIndex
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.compaction.cleaner import LogCleaner
@@ -22,6 +24,7 @@ from embedlog.partition.reader import Reader
 from embedlog.partition.replication.known_high_watermark import with_known_high_watermark
 from embedlog.partition.replication.refusals import check_without_replicas
 from embedlog.partition.replication.replica_log import ReplicaLog
+from embedlog.partition.segment_info import final_time_entry
 from embedlog.partition.segment_list import SegmentList
 from embedlog.partition.split_points import split_points
 from embedlog.partition.state import PartitionState
@@ -104,9 +107,49 @@ class Partition:
 
     def close_in_order(self) -> None:
         """Leave the files as Kafka does. REQUIRES the open lock of the directory, as the last
-        process. Raises DurabilityError.
+        process. Raises DurabilityError if a sync fails.
+
+        The order: repair if needed, final time-index entry and trimming, snapshot of the producers,
+        sync, closing record, removal of the DIRTY mark. The clean mark of the directory follows
+        only if every partition was closed.
+
+        In a set the DIRTY mark stays if the replica is not complete: it was not kept, and neither
+        led nor followed since. An orderly close does not make it complete (REPLICA-13).
         """
-        shutdown.close_in_order(self._lock, self._syncer)
+        state = self._state
+        with self._lock.exclusive() as locked:
+            published = locked.published
+            times = segment.finish(
+                state.path,
+                published.segment_base,
+                published.segment_size,
+                index_entries=published.index_entries,
+                time_entries=published.time_entries,
+                final_entry=final_time_entry(published),
+                sync=True,
+            )
+            after = published._replace(
+                time_entries=times,
+                last_time_entry=max(published.last_time_entry, published.max_timestamp),
+            )
+            locked.write_snapshot(published)
+            state.page.publish(after, None)
+        self._syncer.sync(state.published().log_end, state.deadline())
+        with self._lock.exclusive() as locked:
+            if (
+                state.context.in_set
+                and locked.replica_at_begin.role == ROLE_NONE
+                and not state.is_kept()
+                and files.exists(state.path / file_names.DIRTY)
+            ):
+                # the process that made the mark may have been killed before its sync
+                files.sync_directory(state.path)
+                return
+            locked.note_closed(locked.published)
+            state.manifest.sync()
+            files.sync_directory(state.path)
+            if files.unlink(state.path / file_names.DIRTY, missing_ok=True):
+                files.sync_directory(state.path)
 
     def confirm(self, end: int, epoch: int) -> bool:
         return True  # without replicas, what is published is committed
