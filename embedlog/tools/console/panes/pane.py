@@ -1,4 +1,5 @@
-"""Contains `Pane`, the base of the tabs, and `GridsPane`, a tab of tables.
+"""Contains `Pane`, the base of the tabs, and `GridsPane`, a tab of tables. A tab uses of the
+application what `PaneHost` names.
 
 A tab gives the reader a function and shows its result; it reads nothing itself. A key that changes
 the log says that the console is read-only, unless it was started with `--write`; the footer and the
@@ -8,7 +9,7 @@ help of a read-only console do not offer it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Protocol, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -18,10 +19,38 @@ from textual.widgets import Input
 
 from embedlog.tools.console.model.changes import Change
 from embedlog.tools.console.model.grid import Grid, Row
-from embedlog.tools.console.model.reader import Task, TaskOutcome
-from embedlog.tools.console.panes.host import PaneHost
+from embedlog.tools.console.model.reader import LogReader, Task, TaskOutcome
 from embedlog.tools.console.widgets.dialogs import Confirmation, Form, FormField
 from embedlog.tools.console.widgets.tables import GridTable, Section
+
+
+class PaneHost(Protocol):
+    """The application of a tab."""
+
+    paths: list[str]
+    write: bool
+    observer: LogReader
+
+    def now_ms(self) -> int:
+        """The time of the machine."""
+
+    def say(self, text: str, *, error: bool = False) -> None:
+        """Show a line at the bottom."""
+
+    def check_can_write(self) -> bool:
+        """Whether changes are allowed; if not, a line at the bottom has the reason."""
+
+    def observe(self) -> None:
+        """Read what the current tab shows."""
+
+    def search(self, name: str, work: Callable[[Task], Any]) -> Task:
+        """Run a long read on the thread for searches."""
+
+    def change(self, change: Change) -> None:
+        """Change the log, and then read the tab again."""
+
+    def show_records(self, topic: str, partition: int) -> None:
+        """Go to the records of a partition."""
 
 
 class Pane(Vertical):
