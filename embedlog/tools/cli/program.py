@@ -4,6 +4,9 @@
   output has ended.
 - An error is one line on standard error; `--debug` shows the traceback. Without a verb, that is the
   help.
+- The calling process may have closed a standard stream: Python has None in its place. A closed
+  input is an error when it is read, a closed error output drops messages, and a closed output is
+  refused.
 - Garbage collections are rarer than in other programs: those of a short run find nothing. The end
   makes none: it would visit all that was imported.
 """
@@ -12,13 +15,13 @@ from __future__ import annotations
 
 import atexit
 import gc
+import io
 import os
 import sys
 from collections.abc import Sequence
 
-from embedlog.tools.cli import standard_streams
 from embedlog.tools.cli.option_words import text_in_options
-from embedlog.tools.cli.terminal import tell, tell_traceback
+from embedlog.tools.cli.terminal import protect, tell, tell_traceback
 
 OK = 0
 NOT_DONE = 1
@@ -33,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(ALLOCATIONS, *gc.get_threshold()[1:])
     if arguments is None:
         atexit.register(gc.freeze)
-    if not standard_streams.prepare_streams():
+    if not _prepare_streams():
         tell("embedlog: standard output is closed: give it a file, or /dev/null")
         return NOT_DONE
     try:
@@ -42,6 +45,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tell("embedlog: the command line needs click and rich: pip install 'embedlog[cli]'")
         return REFUSED
     return _run(arguments)
+
+
+def _prepare_streams() -> bool:
+    """Replace closed streams; False if the output is closed. Control characters reach no terminal.
+
+    Their descriptors are occupied before any file is opened: a log file as descriptor 1 would get
+    what is printed.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
+    if sys.stdin is None:
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(_ClosedInput()))
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (it is open until the process ends)
+    if sys.stdout is None:
+        return False
+    protect()
+    return True
+
+
+class _ClosedInput(io.RawIOBase):
+    """An input whose use is an error."""
+
+    def readable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        raise OSError("standard input is closed")
+
+    def readinto(self, buffer: object) -> int:
+        raise OSError("standard input is closed")
 
 
 def _run(arguments: Sequence[str] | None) -> int:
