@@ -1,16 +1,22 @@
 """This module repairs a replica that is damaged or different: it is cut, and copies from the leader
-again.
+again. One that cannot be loaded or repaired, or whose directory is missing, begins again.
 
 - A damaged leader first hands over to a complete member of the ISR; without one nothing is changed.
-- The replica leaves ISR and ELR by a decision before its log is cut: until it is copied, it must
-  not lead. Cut bytes stay in other files.
-- Before the cut the leader's records from there on are read with all checks: without a good source
-  it is kept.
+- The replica leaves ISR and ELR by a decision before its log is cut or its files are set aside
+  (REPLICA-5): until it is copied, it must not lead. Cut bytes stay in other files.
+- Before that the leader's records, for a cut those from there on, are read with all checks: without
+  a good source the replica is kept.
 - A page that lost its role joins no ISR before it follows again. After the leader's lock was free
   once, no earlier join is in progress; the role is compared again in the section of the cut.
 - An interrupted cut is completed by the next process, and the replica copies and joins. After an
-  interruption before the cut the replica is outside the ISR.
-- A replica that cannot be loaded begins again.
+  interruption before the cut the replica is outside the ISR. One that was to begin again is
+  damaged, missing or empty then: the next round does it.
+- A replica that another process has loaded meanwhile does not begin again: under its append lock
+  its page shows that. The files that are set aside are those of a retired partition, and are
+  removed after `file.delete.delay.ms`.
+- A loaded replica whose append lock cannot be taken, because the repair of an interrupted append
+  finds damage, loses its role first. Its log begins again by a cut, which other processes with this
+  page follow.
 - A follower whose directory fails during a comparison is left out, as one that is away. The
   directory is described with its problem. A partition that is missing is damage of the replica. The
   other replicas are compared.
@@ -29,10 +35,10 @@ from embedlog._native.replication import ROLE_NONE
 from embedlog.descriptions.replicas import RepairedReplica, ReplicaDifference
 from embedlog.errors import ClosedError, CorruptRecordError, EmbedlogError, LeaderNotAvailableError
 from embedlog.partition.replication.replica_log import Fenced, NotLeader
+from embedlog.replicas.members.open_directories import LOAD_ERRORS
 from embedlog.replicas.partition.copying import copy
 from embedlog.replicas.partition.leader import LeaderChanged
 from embedlog.replicas.verification.comparison import Difference, SourceDamagedError, check, compare
-from embedlog.replicas.verification.renewal import load_problem, renew
 from embedlog.storage import files
 from embedlog.telemetry import log_messages
 
@@ -156,7 +162,7 @@ class PartitionRepair:
         Raises EligibleLeadersNotAvailableError, CorruptRecordError if the leader is damaged as
         well, LeaderNotAvailableError.
         """
-        problem = load_problem(self._replicas, node, self._deadline)
+        problem = _find_load_problem(self._replicas, node, self._deadline)
         if problem is not None:
             return self._renew(node, problem)
         until = self._deadline()
@@ -177,7 +183,7 @@ class PartitionRepair:
 
     def _renew(self, node: int, problem: EmbedlogError) -> RepairedReplica:
         """Begin a replica again that cannot be loaded, and copy everything."""
-        renew(self._replicas, node, problem, self._deadline)
+        _begin_again(self._replicas, node, problem, self._deadline)
         self._replicas.members.note_repair(node)
         leader = self._replicas.leaders.find_leader(self._deadline())
         follower = self._replicas.members.find_replica(node, damaged=True)
@@ -296,9 +302,9 @@ def repair_damaged(
             continue
         damage.repair.count_change()
         try:
-            problem = load_problem(replicas, node, deadline)
+            problem = _find_load_problem(replicas, node, deadline)
             if problem is not None:
-                renew(replicas, node, problem, deadline)
+                _begin_again(replicas, node, problem, deadline)
             PartitionRepair(replicas, deadline).repair(node, advance)
         except ClosedError:
             raise
@@ -307,3 +313,60 @@ def repair_damaged(
             log_messages.report(logger, logging.WARNING, (replicas.topic_uuid, text), text, failure)
         else:
             replicas.members.note_repair(node)
+
+
+def _find_load_problem(
+    replicas: PartitionReplicas, node: int, deadline: Callable[[], int]
+) -> EmbedlogError | None:
+    """The damage for which a replica cannot be loaded or repaired; None without one. Raises other
+    errors of the directory.
+
+    A damaged leader-epoch-checkpoint is made again.
+    """
+    try:
+        partition = replicas.members.find_replica(node, damaged=True)
+        if partition is not None:
+            with partition.replica.exclusive(deadline()) as locked:
+                locked.epochs()
+    except LOAD_ERRORS as problem:
+        return problem
+    return None
+
+
+def _begin_again(
+    replicas: PartitionReplicas, node: int, problem: EmbedlogError, deadline: Callable[[], int]
+) -> None:
+    """Begin a replica again, empty, outside the ISR. Raises EligibleLeadersNotAvailableError,
+    CorruptRecordError if the leader is damaged as well, LeaderNotAvailableError,
+    NotEnoughDirectoriesError.
+    """
+    until = deadline()
+    cause: BaseException | None = None
+    while True:
+        leader = replicas.leaders.find_leader(until)
+        try:
+            if leader.node == node:
+                replicas.leaders.hand_over(leader, until, "its replica is damaged")
+            else:
+                check(leader.partition, leader.read_tuple().log_start)
+                replicas.in_sync.remove_from_isr(
+                    leader, node, until, f"node {node}: {problem}", lost=True
+                )
+                if replicas.in_sync.begin_again(leader, node, until):
+                    logger.warning(
+                        "%s: node %d is copied again from node %d: %s",
+                        replicas.name,
+                        node,
+                        leader.node,
+                        problem,
+                    )
+                return
+        except SourceDamagedError as damage:
+            text = f"{replicas.name} is damaged also in its leader, node {leader.node}"
+            raise CorruptRecordError(text, path=damage.difference.path, found=damage) from damage
+        except (LeaderChanged, Fenced, NotLeader) as changed:
+            cause = changed.__cause__ or changed
+        if system.boot_ns() >= until:
+            raise LeaderNotAvailableError(
+                f"the leader of {replicas.name} changed until the deadline of a repair"
+            ) from cause
