@@ -7,12 +7,14 @@ file.
 - A partition has no leader in the snapshot, and the largest leader epoch of its log: the broker
   elects itself in the next one.
 - The next producer id of the broker is above every one in the directory that a broker has assigned.
+  Ids of embedlog are 2^62 and above, so they do not count. A broker takes ids in blocks of a
+  thousand, and may have assigned the rest of the last block.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -21,6 +23,8 @@ from embedlog.config.topic import LogConfig
 from embedlog.coordination.closed_directory import find_last_use, hold
 from embedlog.coordination.topic_directories import scan_directories
 from embedlog.errors import ForeignDirectoryError, StateError, UnsupportedFormatError
+from embedlog.format.producer_state import ProducerState
+from embedlog.format.wire import LONG
 from embedlog.storage import file_names, files
 from embedlog.storage.checkpoints import read_epochs
 from embedlog.storage.identity import (
@@ -32,13 +36,9 @@ from embedlog.storage.identity import (
     write_clean_mark,
     write_meta,
 )
-from embedlog.tools.handover import (
-    metadata_image,
-    metadata_log,
-    producer_ids,
-    server_properties,
-    settings,
-)
+from embedlog.tools.dump.batches import read_batches
+from embedlog.tools.dump.segments import records_of
+from embedlog.tools.handover import metadata_image, metadata_log, server_properties, settings
 from embedlog.tools.handover.held_directory import check, identity
 from embedlog.tools.handover.metadata_image import Image, TopicState
 from embedlog.tools.handover.metadata_log import MetadataLog
@@ -56,6 +56,12 @@ FEATURES: Final = {"metadata.version": 25, "group.version": 1, "transaction.vers
 # metadata.version of versions 1 and 2 of a partition
 _DIRECTORIES_SINCE = 17
 _ELR_SINCE = 23
+# producer ids that a broker takes at once
+_ID_BLOCK: Final = 1000
+
+_OWN_IDS_FROM: Final = 2**62
+_TRANSACTIONS_TOPIC: Final = "__transaction_state"
+_AFTER_VERSION = 2  # bytes of a record's value before the producer id
 
 
 @dataclass(frozen=True)
@@ -280,7 +286,7 @@ def _image_of(
     if current.producer_ids is not None:
         known_id = current.producer_ids.following
         broker_epoch = current.producer_ids.broker_epoch
-    next_id = producer_ids.following(directories, known_id)
+    next_id = _find_next_producer_id(directories, known_id)
     if next_id:
         image.producer_ids = ProducerIds(meta.node_id, broker_epoch, next_id)
     return image
@@ -308,3 +314,49 @@ def _leaderless_partition(
         leader_epoch=max(epoch, earlier.leader_epoch),
         partition_epoch=earlier.partition_epoch + 1,
     )
+
+
+BLOCKS_TAKEN: Final = 2  # by a broker: the present one, and the next one in advance
+
+
+def _find_next_producer_id(partitions: Mapping[str, Mapping[int, Path]], known_id: int) -> int:
+    """The first producer id that no broker has assigned, as far as these directories of partitions
+    show; 0: no broker has assigned any. `known`: the one that the metadata has.
+    """
+    broker_ids = [
+        producer_id
+        for producer_id in _find_producer_ids(partitions)
+        if 0 <= producer_id < _OWN_IDS_FROM
+    ]
+    if not broker_ids:
+        return max(known_id, 0)
+    return max(known_id, (max(broker_ids) // _ID_BLOCK + BLOCKS_TAKEN) * _ID_BLOCK)
+
+
+def _find_producer_ids(partitions: Mapping[str, Mapping[int, Path]]) -> Iterator[int]:
+    """The ids in the newest snapshot of each partition, and in the records of transactional ids."""
+    for topic, numbers in partitions.items():
+        for directory in numbers.values():
+            names = files.listing(directory)
+            snapshots = file_names.bases(names, file_names.SNAPSHOT)
+            if snapshots:
+                path = directory / file_names.file_name(snapshots[-1], file_names.SNAPSHOT)
+                data = files.read_bytes(path) or b""
+                yield from ProducerState.decode(data, snapshots[-1], path).producers
+            if topic == _TRANSACTIONS_TOPIC:
+                for base in file_names.bases(names):
+                    path = directory / file_names.file_name(base, file_names.LOG)
+                    yield from _read_transactional_ids(path)
+
+
+def _read_transactional_ids(path: Path) -> Iterator[int]:
+    """The producer ids in records of transactional ids, whose first field they are in every
+    version.
+    """
+    with files.opened(path) as fd:
+        for batch in read_batches(fd, path):
+            if batch.is_control or not batch.is_valid:
+                continue
+            for record in records_of(batch):
+                if record.value is not None and len(record.value) >= _AFTER_VERSION + LONG.size:
+                    yield LONG.unpack_from(record.value, _AFTER_VERSION)[0]
