@@ -1,7 +1,7 @@
-"""Shows the progress of long work as a bar, in terminals and notebooks (extra `progress`).
+"""Progress bars for long work, in terminals and notebooks (extra `progress`).
 
 - Where neither a terminal nor a notebook shows it, a bar prints nothing.
-- rich is imported for the first bar, not with the package.
+- rich is imported for the first bar, not with this module.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from typing import IO, Literal, TypeAlias
 
 from embedlog import MissingExtraError
+
+__all__ = ["Advance", "bar"]
 
 Advance: TypeAlias = Callable[[int, int], None]
 """A callback for `progress=`: it takes the amount done, and the whole amount."""
