@@ -187,6 +187,11 @@ class TopicConfig(Options):
         """Whether only the last record of each key is kept, so that records need keys."""
         return "compact" in self.cleanup_policy
 
+    @property
+    def durable(self) -> bool:
+        """Whether acknowledged records must survive a power loss: each append is synced."""
+        return self.flush_messages == 1
+
 
 @configuration
 class LogConfig(SetOptions):

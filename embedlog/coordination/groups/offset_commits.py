@@ -40,7 +40,6 @@ from embedlog.coordination.internal_topic import (
     TopicDecision,
     java_partition,
 )
-from embedlog.coordination.transactions.transaction_checks import asks_for_durability
 from embedlog.errors import (
     DeadlineError,
     NotEnoughReplicasError,
@@ -186,7 +185,7 @@ class Offsets:
         while partition is None:
             self.check_topics(checked, topics)
             partition = self.topic.retry_until_counted(append, until)
-        if asks_for_durability(partition):
+        if partition.config.durable:
             partition.sync_to(partition.published().log_end, until)
         report_commit(self.host.interposer, group_id)
 

@@ -50,23 +50,18 @@ def current_moment() -> Moment:
     return Moment(system.wall_ms(), time.monotonic_ns() + system.advanced_ns(), boot_number())
 
 
-def asks_for_durability(partition: DurableLog) -> bool:
-    """Whether acknowledged records of the partition must survive a power loss."""
-    return partition.config.flush_messages == 1
-
-
 def select_durable(partitions: Iterable[D]) -> list[D]:
     """The partitions of a transaction that must survive a power loss: if one must, a group's
     offsets must as well.
     """
     all_partitions = list(partitions)
-    is_any_durable = any(map(asks_for_durability, all_partitions))
+    is_any_durable = any(partition.config.durable for partition in all_partitions)
     if not is_any_durable:
         return []
     return [
         partition
         for partition in all_partitions
-        if asks_for_durability(partition) or is_internal(partition.topic)
+        if partition.config.durable or is_internal(partition.topic)
     ]
 
 

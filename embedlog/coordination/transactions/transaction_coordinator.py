@@ -39,7 +39,6 @@ from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions import recovery, recovery_due
 from embedlog.coordination.transactions.transaction_checks import (
     Concurrent,
-    asks_for_durability,
     current_moment,
     refusal_error,
     select_durable,
@@ -268,7 +267,7 @@ class Transactions:
                 deadline_ns=deadline_ns,
             )
             # else `finish` syncs it together with the others
-            if not asks_for_durability(partition):
+            if not partition.config.durable:
                 partition.flush_if_late()
         except UnknownTopicOrPartitionError:
             pass  # deleted in the meantime

@@ -28,7 +28,6 @@ from embedlog.coordination.host import Host
 from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions.transaction_checks import (
     Concurrent,
-    asks_for_durability,
     current_moment,
     refusal_error,
     select_durable,
@@ -316,7 +315,7 @@ class TransactionalIdOwner:
         """Append where this transaction has data; None if the leader does not know it because that
         data is deleted.
         """
-        flush = not asks_for_durability(partition)
+        flush = not partition.config.durable
         try:
             return partition.append(
                 run, deadline_ns=deadline_ns, stamp=self.stamp, progress=progress, flush=flush
@@ -550,7 +549,7 @@ def _flush_if_due(partition: TransactionalLog, appended: Appended, deadline_ns: 
     """Do the flush that is due after an append, without the lock that others need; the commit does
     that of a durable topic.
     """
-    if not asks_for_durability(partition):
+    if not partition.config.durable:
         partition.flush_if_due(appended.last_offset + 1, deadline_ns)
     return appended
 

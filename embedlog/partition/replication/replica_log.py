@@ -568,7 +568,7 @@ class ReplicaLog:
         `partition_epoch` is that of the newest decision: the page must contain it. Raises
         NotLeader.
         """
-        durable_required = self._state.config.flush_messages == 1
+        durable_required = self._state.config.durable
         follower._state.ensure_open()
         follower._state.check_page()
         leads = False

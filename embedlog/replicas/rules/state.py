@@ -142,7 +142,7 @@ class State:
         topic = self.topics.get(partition.topic_uuid)
         if topic is None or (TOPIC, topic.name, _FLUSH) not in self.original:
             return False
-        return self.config(topic.name).flush_messages == 1
+        return self.config(topic.name).durable
 
 
 @lru_cache(maxsize=256)

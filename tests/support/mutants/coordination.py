@@ -92,7 +92,7 @@ def _markers_may_be_lost(original, self, partitions, deadline_ns):
     "offsets_unsynced", "embedlog.coordination.transactions.transaction_checks:select_durable"
 )
 def _offsets_may_be_lost(original, partitions):
-    return [each for each in partitions if transaction_checks.asks_for_durability(each)]
+    return [each for each in partitions if each.config.durable]
 
 
 @replaces(
