@@ -1,8 +1,10 @@
 """The consumer: returns records of its partitions, as objects or in columns, and keeps the
 positions.
 
-- One thread at a time (a second one gets ConcurrentUseError); only `wakeup` and `close` may be
-  called from another.
+- One thread at a time; only `wakeup` and `close` may be called from another. A second thread is
+  refused at once with ConcurrentUseError and never waits: a wait would hide a bug of the
+  application. The thread inside may enter again (a listener that calls back). An interrupt at any
+  point leaves the guard usable, for each thread.
 - A position moves when records are returned; an interrupt before that restores it, so no record is
   lost.
 - A wait sleeps in the kernel until an append, a wakeup or a close: an idle consumer uses no CPU.
@@ -15,13 +17,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import chain, count
 from threading import get_ident
+from time import monotonic, sleep
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self
 
+from embedlog._native import system
 from embedlog._native._rows import Record
-from embedlog._native.scope import Claim, Setting
+from embedlog._native.scope import Claim, Guard, Setting, scope
 from embedlog.columns.batch import Batch
 from embedlog.config import keywords, other_clients
 from embedlog.config.client import ConsumerConfig, K, V
@@ -35,7 +40,6 @@ from embedlog.consumer.offset_committer import Callback
 from embedlog.consumer.positions import EARLIEST, LATEST, Cursor
 from embedlog.consumer.rebalance_listener import Listener, listeners_of
 from embedlog.consumer.subscription import Subscription
-from embedlog.consumer.thread_guard import bounded_guard, claim_within, thread_guard
 from embedlog.errors import (
     ClosedError,
     ConcurrentUseError,
@@ -63,6 +67,7 @@ if TYPE_CHECKING:
     from embedlog.engine.engine import Engine
 
 _numbers = count(1)
+RETRY_S = 0.001  # between two looks whether another thread has left
 
 
 @keywords.checked
@@ -100,7 +105,7 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         self._ended = False  # a close has done all of its steps
         self._closer: int | None = None
         self._name = self._config.client_id or _default_client_id(self._config)
-        self._thread_guard = thread_guard(self._name)
+        self._thread_guard = Claim(partial(_refuse_thread, self._name))
         self._subscription = Subscription(
             engine, exclude_internal=self._config.exclude_internal_topics
         )
@@ -524,7 +529,7 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         """Leave the group and release all partitions. It may be repeated. Raises
         ConcurrentUseError, a listener's exception.
         """
-        with claim_within(self._thread_guard, timeout if self._group is not None else 0.0):
+        with _claim_within(self._thread_guard, timeout if self._group is not None else 0.0):
             if self._ended:  # another thread was faster
                 return
             # the listeners in this thread may still use the consumer
@@ -575,7 +580,7 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         """As `_reading_now`, for a call that ends within `default.api.timeout.ms`."""
         guard = self._reading_now()
         if self._engine.replicated:
-            return bounded_guard(guard, self._config.default_api_timeout_ms)
+            return _bound_guard(guard, self._config.default_api_timeout_ms)
         return guard
 
     def _reading_now(self) -> Claim:
@@ -586,6 +591,37 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
             raise ClosedError("this consumer was closed; create another one with log.consumer(…)")
         self._engine.check_open()
         return self._thread_guard
+
+
+def _refuse_thread(name: str, owner: int) -> NoReturn:
+    raise ConcurrentUseError(
+        f"{name} is in use by thread {owner}; use one per thread, or wakeup() to stop it"
+    )
+
+
+@scope
+def _claim_within(guard: Claim, timeout_s: float | None) -> Iterator[None]:
+    """As `with guard`, but waits for the thread inside, which was asked to leave. Raises
+    ConcurrentUseError.
+    """
+    end = None if timeout_s is None else monotonic() + timeout_s
+    while True:
+        with Guard(guard.leave, guard.attempt) as entered:
+            if entered:
+                yield
+                return
+        if end is not None and monotonic() >= end:
+            with guard:  # raises, or the thread inside has just left
+                yield
+                return
+        sleep(RETRY_S)
+
+
+@scope
+def _bound_guard(guard: Claim, timeout_ms: int) -> Iterator[None]:
+    """The guard with a deadline for all waits inside."""
+    with guard, bound_waits(system.boot_ns() + timeout_ms * 1_000_000, public=True):
+        yield
 
 
 def _default_client_id(config: ConsumerConfig) -> str:

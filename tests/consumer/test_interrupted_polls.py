@@ -19,7 +19,6 @@ MODULES = (
     "coordinator.py",
     "fetcher.py",
     "positions.py",
-    "thread_guard.py",
     "waiter.py",
 )
 COUNT = 2000
