@@ -145,7 +145,7 @@ class Partition:
                 # the process that made the mark may have been killed before its sync
                 files.sync_directory(state.path)
                 return
-            locked.note_closed(locked.published)
+            locked.append_closed_to_manifest(locked.published)
             state.manifest.sync()
             files.sync_directory(state.path)
             if files.unlink(state.path / file_names.DIRTY, missing_ok=True):

@@ -321,7 +321,7 @@ BLOCKS_TAKEN: Final = 2  # by a broker: the present one, and the next one in adv
 
 def _find_next_producer_id(partitions: Mapping[str, Mapping[int, Path]], known_id: int) -> int:
     """The first producer id that no broker has assigned, as far as these directories of partitions
-    show; 0: no broker has assigned any. `known`: the one that the metadata has.
+    show; 0: no broker has assigned any. `known_id`: the one that the metadata has.
     """
     broker_ids = [
         producer_id
