@@ -426,7 +426,7 @@ def test_an_election_is_made_without_those_that_are_refused(
             asked = []
 
             def refused(state, event):  # type: ignore[no-untyped-def]
-                asked.append(event.place[1])
+                asked.append(event.partition_id[1])
                 return Refusal.INVALID_UPDATE_VERSION if asked == lost else decide(state, event)
 
             monkeypatch.setattr(proposals, "decide", refused)

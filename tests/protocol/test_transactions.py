@@ -22,7 +22,7 @@ from embedlog.coordination.transactions.transaction_checks import current_moment
 from embedlog.errors import FencedError, LockTimeoutError
 from embedlog.format.record_batch import Stamp
 from embedlog.storage import locks
-from embedlog.storage.control_page import cache_number
+from embedlog.storage.control_page import boot_and_mount_number
 from embedlog.transaction import Status, Transaction
 from tests.support.mutants import mutated
 from tests.support.transactional_producers import (
@@ -242,7 +242,7 @@ def test_txn_6_when_a_sweep_is_due(
     page = log._engine.home.directory.page
     assert page is not None
     assert not recovery_due.is_due(page)
-    now = cache_number(log.path) + cache
+    now = boot_and_mount_number(log.path) + cache
     recovery_due.record_opening(page, clean, broker_wrote, now)
     assert recovery_due.is_due(page) == expected
     recovery_due.record_opening(page, True, False, now)

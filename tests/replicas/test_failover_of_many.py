@@ -75,7 +75,7 @@ def test_one_decision_elects_the_leaders_of_all_that_it_can(
     failed = list[int]()
 
     def observed(events: ReplicaEvents, proposal: Proposal) -> None:
-        elected = [each.place[1] for each in proposal.events if isinstance(each, Elect)]
+        elected = [each.partition_id[1] for each in proposal.events if isinstance(each, Elect)]
         elections.extend([elected] if elected else [])
         observe(events, proposal)
 

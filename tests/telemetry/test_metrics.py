@@ -133,7 +133,7 @@ def test_a_signal_handler_counts_inside_a_count() -> None:
 
     metrics = Metrics(interrupted)
     inside.append("armed")
-    counting = threading.Thread(target=metrics.note, args=({"commit": 1},), daemon=True)
+    counting = threading.Thread(target=metrics.add, args=({"commit": 1},), daemon=True)
     counting.start()
     counting.join(5)
     assert not counting.is_alive()

@@ -79,32 +79,32 @@ def test_a_cache_that_is_known_by_the_boot_alone_breaks_transactions(
 def test_the_number_is_the_same_for_every_process_and_path_of_a_mount(tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
     child = (
-        "import pathlib, sys; from embedlog.storage.control_page import cache_number;"
-        " print(cache_number(pathlib.Path(sys.argv[1])))"
+        "import pathlib, sys; from embedlog.storage.control_page import boot_and_mount_number;"
+        " print(boot_and_mount_number(pathlib.Path(sys.argv[1])))"
     )
     told = subprocess.run(
         [sys.executable, "-c", child, tmp_path], capture_output=True, text=True, check=True
     ).stdout
     assert (
         int(told)
-        == control_page.cache_number(tmp_path)
-        == control_page.cache_number(tmp_path / "below")
+        == control_page.boot_and_mount_number(tmp_path)
+        == control_page.boot_and_mount_number(tmp_path / "below")
         != 0
     )
 
 
 def test_another_mount_has_another_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    number = control_page.cache_number(tmp_path)
+    number = control_page.boot_and_mount_number(tmp_path)
     monkeypatch.setattr(system, "mount_id", lambda path: 4711)
-    assert control_page.cache_number(tmp_path) not in (number, recovery_due.UNKNOWN_CACHE)
+    assert control_page.boot_and_mount_number(tmp_path) not in (number, recovery_due.UNKNOWN_CACHE)
 
 
 def test_a_kernel_without_unique_mounts_goes_by_the_boot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "mount_id", lambda path: 0)
-    assert control_page.cache_number(tmp_path) == control_page.boot_number()
+    assert control_page.boot_and_mount_number(tmp_path) == control_page.boot_number()
 
 
 def test_a_cache_that_cannot_be_known_proves_nothing(tmp_path: Path) -> None:
-    assert control_page.cache_number(tmp_path / "missing") == recovery_due.UNKNOWN_CACHE
+    assert control_page.boot_and_mount_number(tmp_path / "missing") == recovery_due.UNKNOWN_CACHE

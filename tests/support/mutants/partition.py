@@ -167,9 +167,9 @@ def _open_transactions_forgotten(original, self, published, replica):
 
 
 @replaces("truncate_below_recovery_point", "embedlog.partition.recovery.loader:_Loader._check_torn")
-def _torn_wherever_it_ends(original, self, base, path, end, size, problem, run, *, proven):
+def _torn_wherever_it_ends(original, self, base, path, end, size, problem, batch_gaps, *, proven):
     if problem is not None and not problem.torn:
-        original(self, base, path, end, size, problem, run, proven=proven)
+        original(self, base, path, end, size, problem, batch_gaps, proven=proven)
 
 
 @replaces(
