@@ -242,7 +242,7 @@ def test_a_route_takes_no_record_by_itself_after_the_topics_have_changed(tmp_pat
     assert not way.moved
     for _ in range(2):
         way.follow(
-            tuple(page.place for page in pages),
+            tuple(page.address for page in pages),
             system.TOPICS_FUNCTION,
             sum(page.topics() for page in pages),
         )

@@ -142,8 +142,8 @@ static PyLockStatus wake_lock_wait(el_accumulator *self, PY_TIMEOUT_T limit_us) 
     return status;
 }
 
-/* While callers append directly, a wake for every record would only cost them time: the thread polls
- * instead. */
+/* While callers append directly, a wake for every record would only cost them time: the thread
+ * polls instead. */
 static PyObject *accumulator_wait(PyObject *object, PyObject *timeout) {
     el_accumulator *self = (el_accumulator *)object;
     double seconds = timeout == Py_None ? -1 : PyFloat_AsDouble(timeout);
