@@ -164,7 +164,7 @@ def test_a_bomb_of_many_batches_takes_the_memory_of_one(
     tmp_path: Path, way: str, codec: str
 ) -> None:
     size = 24 << 20
-    raw = row_of_zeros(24 << 20, compression.CODECS.index(codec))
+    raw = row_of_zeros(24 << 20, embedlog.CODECS.index(codec))
     path = received(
         tmp_path / "log", *(struct.pack(">q", offset) + raw[8:] for offset in range(12))
     )
@@ -206,7 +206,7 @@ def row_of_zeros(size: int, codec: int) -> bytes:
 def test_a_batch_beyond_the_bound_is_an_error_that_names_it(
     tmp_path: Path, way: str, codec: str
 ) -> None:
-    number = compression.CODECS.index(codec)
+    number = embedlog.CODECS.index(codec)
     small = packed(batch(0, [Row(b"small", timestamp_ms=1)]), number)
     large = packed(batch(1, [Row(bytes(2 << 20), timestamp_ms=9)]), number)
     path = received(tmp_path / "log", small, large)

@@ -10,6 +10,7 @@ import pytest
 
 from embedlog.errors import CorruptRecordError
 from embedlog.format import compression
+from embedlog.types import CODECS
 from tests.support import compressed_sections
 from tests.support.compressed_sections import ONE, Section
 
@@ -26,7 +27,7 @@ def expected(section: Section) -> bytes | None:
 
 def read(section: Section) -> bytes | None:
     try:
-        return bytes(compression.decompress(compression.CODECS.index(section.codec), section.data))
+        return bytes(compression.decompress(CODECS.index(section.codec), section.data))
     except CorruptRecordError:
         return None
 

@@ -251,7 +251,7 @@ def test_a_snappy_block_that_claims_more_than_the_format_can_do() -> None:
         plain(SNAPPY, b"\xff\xff\x7f" + b"\0" * 20)
 
 
-@pytest.mark.parametrize("codec", [*range(len(compression.CODECS), 8), -1])
+@pytest.mark.parametrize("codec", [*range(len(embedlog.CODECS), 8), -1])
 def test_a_codec_that_is_none(codec: int) -> None:
     with pytest.raises(CorruptRecordError, match="codec of a batch"):
         plain(codec, b"")
