@@ -210,7 +210,9 @@ class InSyncReplicas:
                 self._remove_late(leader, node, deadline_ns)
         if unknown_isr:
             self._members.open_new_members(self._members.find_decision(self._decisions.hint()))
-        high_watermark = leader.partition.replica.commit(followers, leader.epoch, until_ns)
+        at_leader = self._directories.maker_of(leader.node)
+        commit = partial(leader.partition.replica.commit, followers, leader.epoch, until_ns)
+        high_watermark = at_leader(commit)
         if high_watermark < end:
             for (_, follower_log), make in zip(followers, makers, strict=True):
                 make(partial(check_copied, follower_log, until_ns))
