@@ -28,7 +28,6 @@ from embedlog.errors import (
 from embedlog.format.visibility import end_offset
 from embedlog.partition.log_context import Appended, AppendProgress
 from embedlog.partition.replication.replica_log import NotLeader, TooFew
-from embedlog.replicas.members import directory_workers
 from embedlog.replicas.members.open_directories import is_of_storage
 from embedlog.replicas.partition.leader import Leader, LeaderChanged
 from embedlog.replicas.partition.leader_calls import LeaderCalls
@@ -71,17 +70,9 @@ class _JointFollowers(NamedTuple):
     followers: Followers
     workers: tuple[DirectoryWorker, ...]  # of the directories of all of them
 
-    def answer(self) -> bool:
-        """Whether all directories answer now; what they have not shown a moment ago they are
-        asked.
-        """
-        self.note_answers(self.followers.answered_ns)
-        if not directory_workers.are_answering(self.workers):
-            return False
-        self.followers.note_answer(
-            min([worker.answered_ns for worker in self.workers], default=system.boot_ns())
-        )
-        return True
+    def is_hanging(self) -> bool:
+        """Whether a directory hangs, as far as this process knows."""
+        return any(worker.is_hanging for worker in self.workers)
 
     def note_answers(self, at_ns: int) -> None:
         """All had every record at this time (boot clock)."""
@@ -569,7 +560,7 @@ class ReplicatedPartition:
             worker.run(worker.probe)
 
     def _prepare_followers(self, leader: Leader) -> Followers | None:
-        """The followers that take a run in the same call; None if a directory does not answer.
+        """The followers that take a run in the same call; None if a directory hangs.
 
         They change with the leader and with its ISR.
         """
@@ -588,11 +579,10 @@ class ReplicatedPartition:
                 [partition.replica for _, partition in members[1:]],
                 leader.epoch,
                 needed,
-                [worker.disk for worker in workers],
             )
             joint = _JointFollowers(leader, followers, workers)
             self._followers = joint
-        if not joint.answer():
+        if joint.is_hanging():
             return None
         return joint.followers
 
@@ -813,13 +803,15 @@ class ReplicatedPartition:
             leader.partition.replica.require(
                 leader.epoch, all_in_sync=True, needed=self._replicas.in_sync.needed_isr_size()
             )
-            offset = leader.partition.append_marker(
+            append = partial(
+                leader.partition.append_marker,
                 producer_id,
                 epoch,
                 commit=commit,
                 coordinator_epoch=coordinator_epoch,
                 deadline_ns=self._replicas.members.lock_deadline(until),
             )
+            offset = self._replicas.members.maker_of(leader.node)(append)
             self._replicas.in_sync.commit_for_all(
                 leader, leader.partition.published().log_end, until
             )
