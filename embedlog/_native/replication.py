@@ -22,14 +22,12 @@ from embedlog.errors import StorageError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from embedlog._native.probe import Probe
-
 ROLE_NONE, ROLE_LEADER, ROLE_FOLLOWER = range(3)
 # since the last answer of a directory, until which a call enters it without a thread of the
 # directory
 RECENT_NS = 5_000_000
 
-FENCED, NOT_NEXT, NEW_EPOCH, UNCOMMITTED, OTHER_ISR, APART = range(20, 26)
+FENCED, NOT_NEXT, NEW_EPOCH, UNCOMMITTED, OTHER_ISR, APART, IN_DOUBT = range(20, 27)
 NODES_MAX: Final = 64  # bits of an ISR
 
 _BOTH: Final = struct.Struct(TUPLE_FIELDS + "5q2Q4i")  # el_tuple, then el_replica
@@ -190,8 +188,15 @@ class Members:
         return code, int(self._mark[0])
 
 
+# of appends that were left behind in a disk that hangs: their threads use these objects
+_left: list[tuple[Together, Buffer, Any]] = []
+
+
 class Together:
     """A leader's writer with those of its followers, for appends to all of them in one call.
+
+    A thread of the C core makes the append. If a disk hangs, the caller goes on without it, and
+    what the thread uses stays until its call has returned.
 
     Threads: REQUIRES the mutexes of all these partitions.
     """
@@ -202,17 +207,14 @@ class Together:
         followers: Sequence[tuple[int, Writer]],
         epoch: int,
         needed: int,
-        probes: Sequence[Probe] = (),
+        patience_ns: int,
     ) -> None:
         """Each writer is given with the slot of its directory. `needed`: the least ISR, if the page
-        requires no larger one. `probes`: of the disks of all of them, at most `probe.COUNT_MAX`;
-        without them only disks that have answered a moment ago are written together.
+        requires no larger one. `patience_ns`: for a leader that does not answer.
         """
         leader_slot, leader_writer = leader
         # referenced while the C core may use them
         self.writers = (leader_writer, *(writer for _, writer in followers))
-        self._probes = tuple(probes)
-        self._raw_probes = ffi.new("el_probe *[]", [probe.raw for probe in probes])
         for slot, writer in followers:
             writer.raw.replicated = 1
             writer.raw.node_slot = slot
@@ -226,17 +228,16 @@ class Together:
                 "count": len(followers),
                 "epoch": epoch,
                 "all_in_sync": needed,
-                "recent_ns": RECENT_NS,
-                "probes": self._raw_probes,
-                "probe_count": len(probes),
+                "left": -1,
+                "patience_ns": patience_ns,
             },
         )
 
     def append(
         self, run: Buffer, start: int, rows: Any, deadline_ns: int, known: Any = ffi.NULL
     ) -> int:
-        """As `Writer.append` of the leader, whose `out` it fills; also UNCOMMITTED, OTHER_ISR and
-        APART.
+        """As `Writer.append` of the leader, whose `out` it fills; also UNCOMMITTED, OTHER_ISR,
+        APART and IN_DOUBT.
         """
         out = self.writers[0].out
         with (
@@ -245,11 +246,20 @@ class Together:
         ):
             size = len(view) - start
             count = len(numbers)
-            return int(
+            code = int(
                 lib.el_append_together(
                     self._raw, view + start, size, numbers, count, known, deadline_ns, out
                 )
             )
+        if self._raw.left >= 0:
+            _left[:] = [left for left in _left if left[0].is_left]
+            _left.append((self, run, rows))
+        return code
+
+    @property
+    def is_left(self) -> bool:
+        """Whether a thread that was left behind uses one of the writers."""
+        return any(writer.is_left for writer in self.writers)
 
     @property
     def answered_ns(self) -> int:
@@ -266,8 +276,13 @@ class Together:
 
     @property
     def addresses(self) -> tuple[int, int]:
-        """Addresses of el_append_together and of its first argument, for the other extension; valid
+        """Addresses of el_append_inline and of its first argument, for the other extension; valid
         as long as this object.
         """
-        function = ffi.cast("uintptr_t", ffi.addressof(lib, "el_append_together"))
+        function = ffi.cast("uintptr_t", ffi.addressof(lib, "el_append_inline"))
         return int(function), int(ffi.cast("uintptr_t", self._raw))
+
+
+def rest() -> None:
+    """End the threads that wait for appends of this process. The next append starts another one."""
+    lib.el_append_rest()

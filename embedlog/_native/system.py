@@ -371,6 +371,11 @@ class Writer:
         self.out = ffi.new("el_appended *")
         self._pages = (page, directory)  # referenced while this object may write to them
 
+    @property
+    def is_left(self) -> bool:
+        """Whether a thread that was left behind in a disk that hangs uses the descriptors."""
+        return bool(self.raw.is_left)
+
     def guard(self, path: str, device: int, inode: int, fd: int) -> None:
         """Check before every append that the directory's `.lock` is still this file."""
         self._directory_lock = ffi.new("char[]", os.fsencode(path))

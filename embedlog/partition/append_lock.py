@@ -279,6 +279,8 @@ class AppendLock:
             lock = self.writer.lock_file
             if lock is None:
                 self.state.raise_closed()
+            if writer.is_left:
+                raise self.state.lock_timeout()
             with Guard(functools.partial(self._leave_broken, writer)):
                 locks.record_lock(self._lock_name)
                 self.state.lock_os(lock, deadline_ns)

@@ -12,7 +12,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from typing import NamedTuple
 
 from embedlog._native import replication, system
 from embedlog._native.system import Published
@@ -23,6 +25,29 @@ from embedlog.partition.segment_info import size_of_active
 from embedlog.partition.state import PartitionState
 from embedlog.storage import file_names, files, locks
 from embedlog.storage.manifest import DIGESTED
+
+
+class _Left(NamedTuple):
+    """What a thread that was left behind uses."""
+
+    writer: system.Writer
+    lock_file: locks.LockFile | None
+    fds: tuple[int, ...]
+
+
+_left: list[_Left] = []
+
+
+def close_left() -> None:
+    """Close what threads that were left behind do not use any more. Threads: any."""
+    for left in list(_left):
+        if not left.writer.is_left:
+            with contextlib.suppress(ValueError):  # another thread closes it
+                _left.remove(left)
+                for fd in left.fds:
+                    files.close(fd)
+                if left.lock_file is not None:
+                    left.lock_file.close()
 
 
 class AppendWriter:
@@ -157,9 +182,17 @@ class AppendWriter:
             files.close(fd)
 
     def drop(self) -> None:
-        """Close everything; the next append opens it again."""
-        self.close_segment()
+        """Close everything; the next append opens it again.
+
+        What a thread that was left behind in a disk that hangs uses stays open until it has left.
+        """
         state = self._state
+        close_left()
+        if state.writer is not None and state.writer.is_left:
+            _left.append(_Left(state.writer, self.lock_file, self.fds))
+            self.lock_file = None
+            self.fds = ()
+        self.close_segment()
         if state.writer is not None:
             copied = state.context.copied_bytes
             partition = (state.topic, state.number)

@@ -47,8 +47,12 @@ enum el_follow_code {
     EL_UNCOMMITTED = 23, /* the run is in the leader's log; a follower did not take it */
     /* the given followers are not those of the maximal ISR: nothing was written */
     EL_OTHER_ISR = 24,
-    /* a disk does not answer at once, or was slow, and the caller copies: nothing was written */
-    EL_APART = 25
+    /* el_append_inline: a follower does not answer, or was slow, and the caller copies: nothing was
+     * written */
+    EL_APART = 25,
+    /* the leader does not answer: a thread is inside it, and whether the run gets into the log is
+     * not known */
+    EL_IN_DOUBT = 26
 };
 
 typedef struct { /* a leader, as the source of batches */
@@ -95,25 +99,34 @@ typedef struct { /* a leader with the followers to which it is appended in the s
     int32_t count;
     int32_t epoch;       /* of the leader */
     int32_t all_in_sync; /* acks=all: as of el_writer; 0: only the leader takes the run */
-    int32_t probe_count;
+    /* the directory in which a thread was left behind: 0 the leader, 1 the first follower; -1: none
+     * was. Then writers, pages and paths must stay as long as a writer `is_left`, and the run, too,
+     * if it `lasts` */
+    int32_t left;
     int64_t apart_until_ns; /* a follower was slow: until then (boot clock) the caller copies */
-    /* the last time at which the followers had all records or their disks answered, as far as this
-     * process knows */
+    /* the last time at which the followers had all records, as far as this process knows */
     int64_t answered_ns;
-    /* since then, while the followers are written in the call without a question */
-    int64_t recent_ns;
-    el_probe **probes; /* `probe_count`, of the disks of all of them: for questions after that */
+    int64_t patience_ns; /* of el_append_together with a leader that does not answer */
 } el_together;
 
 /* Appends as el_append to a leader, then to each follower, and raises the high watermark
- * (REPLICA-15). No lock of the leader is held meanwhile, and a follower's lock is tried, for a
+ * (REPLICA-15), by a thread: a caller does not wait for a disk that hangs. The leader's lock is kept
+ * meanwhile, unless a follower does not answer in a moment. A follower's lock is tried, for a
  * moment. EL_APPENDED: the run is committed, or in the leader's log without `all_in_sync`.
- * EL_UNCOMMITTED: it is in the leader's log, and *out is filled. EL_OTHER_ISR, EL_APART and the
- * other codes: nothing was written. REQUIRES: the mutexes of all writers. */
+ * EL_UNCOMMITTED: it is in the leader's log, and *out is filled. EL_IN_DOUBT: not known. EL_OTHER_ISR
+ * and the other codes: nothing was written. The bytes of run and rows stay as they are. REQUIRES:
+ * the mutexes of all writers. */
 int32_t el_append_together(el_together *together, const uint8_t *run, int64_t size,
                            const el_batch *rows, int64_t row_count, el_known *known,
                            int64_t deadline_ns, el_appended *out);
-/* Type of el_append_together for the other extension module. */
+/* The same for a caller that changes run and rows after the call: they are copied. It waits for the
+ * leader only for a moment, and may return EL_APART: nothing was written. */
+int32_t el_append_inline(el_together *together, const uint8_t *run, int64_t size,
+                         const el_batch *rows, int64_t row_count, el_known *known,
+                         int64_t deadline_ns, el_appended *out);
+/* Ends the threads that wait for appends of this process. The next append starts another one. */
+void el_append_rest(void);
+/* Type of el_append_inline for the other extension module. */
 typedef int32_t (*el_together_call)(el_together *together, const uint8_t *run, int64_t size,
                                     const el_batch *rows, int64_t row_count, el_known *known,
                                     int64_t deadline_ns, el_appended *out);

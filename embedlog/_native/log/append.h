@@ -53,8 +53,9 @@ typedef struct { /* a running append: none of it is published yet */
  * may be known from a comparison a moment ago. */
 int32_t el_follow_begin(el_writer *follower, int64_t now_ns, int32_t partition_epoch);
 
-/* As el_append_begin, a moment after this process has given the lock back: the paths are known. */
-int32_t el_append_again(el_writer *writer, int64_t deadline_ns);
+/* Waits until no thread that was left behind is inside the writer: EL_OK, or
+ * EL_SYSTEM_ERROR(ETIMEDOUT). */
+int32_t el_wait_for_left(el_writer *writer, int64_t deadline_ns);
 
 /* The bit of a directory in an ISR; 0 for none. */
 uint64_t el_isr_bit(int32_t slot);
@@ -87,5 +88,49 @@ int el_must_catch_up(const el_writer *writer, const uint8_t *data, int64_t size,
                      const el_known *known);
 /* Advances the cached state over the appended run. */
 void el_known_advance(el_known *known, const uint8_t *data, const el_appended *out);
+
+/* ---- an append that a thread makes for its caller ---------------------------------------------- */
+
+enum { EL_FOLLOWERS_MAX = 63 };
+/* after a follower was slow, or did not answer, in which the caller copies */
+#define EL_APART_NS 10000000000LL
+
+enum el_place {                /* where the thread is: 0 the leader, 1 the first follower, ... */
+    EL_JOB_COMMITS = EL_FOLLOWERS_MAX + 1, /* in the leader again */
+    EL_JOB_ENDED,                  /* the results count */
+    EL_JOB_LEFT = 1 << 8    /* with a place: the caller has given up, and the thread is there */
+};
+
+typedef struct { /* what is appended */
+    const uint8_t *data;
+    int64_t size;
+    const el_batch *rows;
+    int64_t row_count;
+    int64_t deadline_ns; /* for the leader's lock */
+} el_given;
+
+typedef struct {
+    _Atomic uint32_t place;       /* the caller sleeps on it */
+    _Atomic int32_t is_awaited;   /* the caller sleeps, or is about to */
+    el_together together;         /* of the writers below */
+    el_writer writers[EL_FOLLOWERS_MAX + 1]; /* copies: the leader's first */
+    el_writer *followers[EL_FOLLOWERS_MAX];
+    el_writer *lent[EL_FOLLOWERS_MAX + 1]; /* those of the caller */
+    el_given given;
+    el_known known;
+    int32_t has_known;
+    int32_t is_apart; /* the followers are left to the caller */
+    int32_t code;
+    el_appended out;
+} el_job;
+
+/* Makes the append; whether the caller has waited for the end. */
+int el_job_run(el_job *job);
+
+/* The number of the directory in which the thread is: 0 the leader. */
+static inline int32_t el_job_directory(el_job *job) {
+    int32_t place = (int32_t)(atomic_load(&job->place) & ~(uint32_t)EL_JOB_LEFT);
+    return place <= EL_FOLLOWERS_MAX ? place : 0;
+}
 
 #endif

@@ -10,9 +10,8 @@
  *   partition. An append in between is the same as one before the removal of the files. A follower
  *   that is opened in their place joins the ISR with a decision, and takes a run only at its own
  *   log end.
- * - The paths of a leader are compared before its append, and not again before the commit of the
- *   same call: the commit writes nothing but the page, which shows another leader if the directory
- *   was opened again meanwhile. */
+ * - A thread that was left behind in a disk that hangs has the lock by the same descriptor. Until it
+ *   has left, the writer waits for it as for another process, and unlocks nothing. */
 #include "log/control_page.h"
 #include "testing/mutants.h"
 
@@ -110,8 +109,26 @@ static int32_t wait_for_lock(el_writer *writer, int64_t deadline_ns) {
     return rc;
 }
 
+static int has_left(const el_writer *writer) {
+    return !__atomic_load_n(&writer->is_left, __ATOMIC_SEQ_CST);
+}
+
+int32_t el_wait_for_left(el_writer *writer, int64_t deadline_ns) {
+    while (EL_UNLIKELY(!has_left(writer))) {
+        int64_t left_ns = deadline_ns - el_boot_ns();
+        if (left_ns <= 0) {
+            return EL_SYSTEM_ERROR(ETIMEDOUT);
+        }
+        el_futex_wait((_Atomic uint32_t *)&writer->is_left, 1, left_ns);
+    }
+    return EL_OK;
+}
+
 static int32_t begin(el_writer *writer, int64_t deadline_ns, int compared) {
     el_page *page = page_of(writer);
+    if (el_wait_for_left(writer, deadline_ns) != EL_OK) {
+        return EL_SYSTEM_ERROR(ETIMEDOUT);
+    }
     if (!el_is_mutant(EL_NO_APPEND_LOCK)) {
         int32_t rc = el_lock_try(writer->lock_fd, 1);
         if (rc == EL_SYSTEM_ERROR(EAGAIN)) {
@@ -145,10 +162,6 @@ int32_t el_append_begin(el_writer *writer, int64_t deadline_ns) {
     return begin(writer, deadline_ns, 0);
 }
 
-int32_t el_append_again(el_writer *writer, int64_t deadline_ns) {
-    return begin(writer, deadline_ns, 1);
-}
-
 int32_t el_follow_begin(el_writer *follower, int64_t now_ns, int32_t partition_epoch) {
     int compared =
         follower->compared_epoch == partition_epoch && now_ns - follower->compared_ns < COMPARED_NS;
@@ -161,6 +174,9 @@ int32_t el_follow_begin(el_writer *follower, int64_t now_ns, int32_t partition_e
 }
 
 int32_t el_append_end(el_writer *writer, int32_t broken) {
+    if (EL_UNLIKELY(!has_left(writer))) {
+        return EL_OK; /* the lock is that of the thread */
+    }
     el_point("before-unlock");
     if (!broken) {
         el_page_set(writer->page, EL_WORD_OWNER, 0);

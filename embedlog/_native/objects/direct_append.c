@@ -282,8 +282,9 @@ PyObject *el_collect_direct(PyObject *object, PyObject *unused) {
 }
 
 static int batch_write(el_queue *queue, el_producer_batch *batch, const el_packed *packed,
-                       int64_t deadline_ns, el_appended *out) {
+                       const el_held *held, int64_t deadline_ns, el_appended *out) {
     int64_t began_ns = el_now_ns();
+    el_together *together = queue->together;
     enum el_batch_state before = (enum el_batch_state)batch->state;
     batch->state = EL_TAKEN;
     el_batch row;
@@ -298,14 +299,18 @@ static int batch_write(el_queue *queue, el_producer_batch *batch, const el_packe
     int32_t code;
     Py_BEGIN_ALLOW_THREADS
     el_known *state = queue->producer_id >= 0 ? &known : NULL;
-    if (queue->together) {
-        code =
-            queue->append_together(queue->together, data, size, &row, 1, state, deadline_ns, out);
+    if (together) {
+        code = queue->append_together(together, data, size, &row, 1, state, deadline_ns, out);
     } else {
         code = queue->append(queue->raw, data, size, &row, 1, state, deadline_ns, out);
     }
     Py_END_ALLOW_THREADS
     batch->state = (int8_t)before;
+    if (together && together->left >= 0) {
+        /* a thread is inside a disk that hangs, and uses writers and pages when that continues: they
+         * stay for ever */
+        Py_INCREF(held->target);
+    }
     if (code != EL_APPENDED) {
         return 0;
     }
@@ -324,7 +329,7 @@ static int batch_write(el_queue *queue, el_producer_batch *batch, const el_packe
 /* Appends all batches up to this one while the conditions hold. REQUIRES: the entered queue and the
  * partition's mutex. */
 static void queue_write(el_queue *queue, el_producer_batch *batch, const el_packed *packed,
-                        int64_t limit_ns) {
+                        const el_held *held, int64_t limit_ns) {
     el_appended out = {0};
     if (queue->last->state == EL_OPEN) {
         queue->last->state = EL_SEALED;
@@ -332,7 +337,8 @@ static void queue_write(el_queue *queue, el_producer_batch *batch, const el_pack
     int64_t now = el_now_ns();
     int64_t patience_ns = limit_ns - now < LOCK_TIMEOUT_NS ? limit_ns - now : LOCK_TIMEOUT_NS;
     int64_t deadline_ns = el_boot_ns() + (patience_ns > 0 ? patience_ns : 0);
-    while (!el_is_settled(batch) && batch_write(queue, queue->first, packed, deadline_ns, &out)) {
+    while (!el_is_settled(batch) &&
+           batch_write(queue, queue->first, packed, held, deadline_ns, &out)) {
         continue;
     }
     queue->check_due =
@@ -358,7 +364,7 @@ static void direct_write(el_queue *queue, el_producer_batch *batch, const el_pac
                     settings_known(queue);
         turn = usual && el_queue_enter(queue);
         if (turn) {
-            queue_write(queue, batch, packed, limit_ns);
+            queue_write(queue, batch, packed, &held, limit_ns);
         }
         partition_leave(&held);
     }

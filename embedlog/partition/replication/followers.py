@@ -7,26 +7,29 @@ of the C core.
   dirty.
 - Every unusual case is left to the copy: then only the leader takes the run, and the caller commits
   it.
-- Disks that have not answered a moment ago are asked, and what does not answer at once is left to
-  the copy: the disk may hang.
+- A thread of the C core makes the append. A follower whose disk does not answer in a moment is left
+  to the copy. A leader that does not answer fails: whether the run is in its log is not known then.
 """
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from embedlog._native import replication, system
 from embedlog._native.replication import Together
+from embedlog.errors import StorageError
 from embedlog.partition.interposer import InterposedWriter
 
 if TYPE_CHECKING:
-    from embedlog._native.probe import Probe
     from embedlog.partition.append_lock import AppendLock
     from embedlog.partition.log_context import AppendProgress
     from embedlog.partition.state import PartitionState
+
+HANGS: Final = "the directory does not answer: its disk hangs"  # text of an error
 
 
 class DirectReplicas:
@@ -41,7 +44,6 @@ class DirectReplicas:
         epoch: int,
         needed: int,
         writers: list[system.Writer],
-        probes: Sequence[Probe],
     ) -> None:
         """`writers` has the writers, the leader's first."""
         self._leader = leader
@@ -56,7 +58,7 @@ class DirectReplicas:
             list(zip(slots[1:], writers[1:], strict=True)),
             epoch,
             needed,
-            probes,
+            leader.context.lock_timeout_ms * 1_000_000,
         )
 
     # The C core compares both. A getter in Python could run a signal's handler there, and its
@@ -79,13 +81,9 @@ class Followers:
         followers: Sequence[AppendLock],
         epoch: int,
         needed: int,
-        probes: Sequence[Probe] = (),
     ) -> None:
-        """`needed`: the least ISR, if the page requires no larger one. `probes`: of the disks of
-        all of them.
-        """
+        """`needed`: the least ISR, if the page requires no larger one."""
         self._leader = leader
-        self._probes = probes
         self._epoch = epoch
         self.needed = needed
         self._states = [lock.state for lock in followers]
@@ -126,7 +124,7 @@ class Followers:
         """Append the rest of a run; a code of `system.Writer.append`. The progress shows what was
         committed.
 
-        REQUIRES the mutex of the leader.
+        REQUIRES the mutex of the leader. Raises StorageError if the leader's disk hangs.
         """
         lock = self._leader
         lock.writer.require(self._epoch, all_in_sync=self.needed)
@@ -153,8 +151,10 @@ class Followers:
                 mutex.release()
         if code == system.APPENDED:
             progress.committed = int(writer.out.next_offset)
-        elif code in (replication.OTHER_ISR, replication.APART):
+        elif code == replication.OTHER_ISR:
             return writer.append(*arguments)
+        elif code == replication.IN_DOUBT:
+            raise StorageError(HANGS, errno=errno.ETIMEDOUT, path=lock.state.path)
         if code == replication.UNCOMMITTED:
             return system.APPENDED
         return code
@@ -181,7 +181,7 @@ class Followers:
         if direct is None or current_writers != _writers(direct):
             writers = [writer for writer in current_writers if writer is not None]
             direct = DirectReplicas(
-                self._leader.state, self._states, self._epoch, self.needed, writers, self._probes
+                self._leader.state, self._states, self._epoch, self.needed, writers
             )
             self._direct = direct
             direct.native.note_answer(self._answered_ns)

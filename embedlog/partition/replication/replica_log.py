@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from embedlog._native import replication, system
 from embedlog._native.lazy_numpy import np
@@ -58,9 +58,6 @@ from embedlog.partition.sync import Syncer
 from embedlog.partition.truncation import log_cut
 from embedlog.storage import file_names, files
 from embedlog.storage.checkpoints import EpochCache
-
-if TYPE_CHECKING:
-    from embedlog._native.probe import Probe
 
 __all__ = [
     "LeaderDecision",
@@ -159,13 +156,12 @@ class ReplicaLog:
         followers: Sequence[ReplicaLog],
         epoch: int,
         needed: int = 1,
-        probes: Sequence[Probe] = (),
     ) -> Followers:
         """The followers to which this process appends together with this leader. `needed`: as of
-        `require`. `probes`: of the disks of all of them.
+        `require`.
         """
         locks = [follower._lock for follower in followers]
-        return Followers(self._lock, locks, epoch, needed, probes)
+        return Followers(self._lock, locks, epoch, needed)
 
     @staticmethod
     def check_leads(locked: LockedPartition, epoch: int) -> None:

@@ -519,6 +519,7 @@ class DirectoryWorkers:
             for name in LANES:
                 worker.lane(name).end()
             worker.disk.rest()
+        replication.rest()
 
     def hanging_paths(self) -> list[Path]:
         """The directories that hang now."""

@@ -71,17 +71,9 @@ class _JointFollowers(NamedTuple):
     followers: Followers
     workers: tuple[DirectoryWorker, ...]  # of the directories of all of them
 
-    def answer(self) -> bool:
-        """Whether all directories answer now; what they have not shown a moment ago they are
-        asked.
-        """
-        self.note_answers(self.followers.answered_ns)
-        if not directory_workers.are_answering(self.workers):
-            return False
-        self.followers.note_answer(
-            min([worker.answered_ns for worker in self.workers], default=system.boot_ns())
-        )
-        return True
+    def is_hanging(self) -> bool:
+        """Whether a directory hangs, as far as this process knows."""
+        return any(worker.is_hanging for worker in self.workers)
 
     def note_answers(self, at_ns: int) -> None:
         """All had every record at this time (boot clock)."""
@@ -569,7 +561,7 @@ class ReplicatedPartition:
             worker.run(worker.probe)
 
     def _prepare_followers(self, leader: Leader) -> Followers | None:
-        """The followers that take a run in the same call; None if a directory does not answer.
+        """The followers that take a run in the same call; None if a directory hangs.
 
         They change with the leader and with its ISR.
         """
@@ -588,11 +580,10 @@ class ReplicatedPartition:
                 [partition.replica for _, partition in members[1:]],
                 leader.epoch,
                 needed,
-                [worker.disk for worker in workers],
             )
             joint = _JointFollowers(leader, followers, workers)
             self._followers = joint
-        if not joint.answer():
+        if joint.is_hanging():
             return None
         return joint.followers
 
