@@ -14,7 +14,6 @@ from uuid import UUID
 
 import embedlog
 from embedlog._native import system
-from embedlog._native.probe import Probe
 from embedlog.errors import StorageError
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.partition import Partition
@@ -114,11 +113,10 @@ class Breakable:
         followers: Sequence[Breakable],
         epoch: int,
         needed: int = 1,
-        probes: Sequence[Probe] = (),
     ) -> Followers:
         locks = [each._used._lock for each in (self, *followers)]
         disks = [each._disk for each in followers]
-        return BreakableFollowers(locks[0], locks[1:], epoch, needed, probes, disks)
+        return BreakableFollowers(locks[0], locks[1:], epoch, needed, disks)
 
 
 class BreakableFollowers(Followers):
@@ -130,10 +128,9 @@ class BreakableFollowers(Followers):
         followers: Sequence[AppendLock],
         epoch: int,
         needed: int,
-        probes: Sequence[Probe],
         disks: Sequence[Disk],
     ) -> None:
-        super().__init__(leader, followers, epoch, needed, probes)
+        super().__init__(leader, followers, epoch, needed)
         self._disks = disks
 
     def _enter(self) -> list[threading.RLock]:

@@ -47,8 +47,7 @@ enum el_follow_code {
     EL_UNCOMMITTED = 23, /* the run is in the leader's log; a follower did not take it */
     /* the given followers are not those of the maximal ISR: nothing was written */
     EL_OTHER_ISR = 24,
-    /* el_append_inline: a follower does not answer, or was slow, and the caller copies: nothing was
-     * written */
+    /* el_append_inline: a follower does not answer, and the caller copies: nothing was written */
     EL_APART = 25,
     /* the leader does not answer: a thread is inside it, and whether the run gets into the log is
      * not known */
@@ -103,7 +102,7 @@ typedef struct { /* a leader with the followers to which it is appended in the s
      * was. Then writers, pages and paths must stay as long as a writer `is_left`, and the run, too,
      * if it `lasts` */
     int32_t left;
-    int64_t apart_until_ns; /* a follower was slow: until then (boot clock) the caller copies */
+    int64_t apart_until_ns; /* a directory did not answer: until then (boot clock) the caller copies */
     /* the last time at which the followers had all records, as far as this process knows */
     int64_t answered_ns;
     int64_t patience_ns; /* of el_append_together with a leader that does not answer */

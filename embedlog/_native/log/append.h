@@ -92,8 +92,6 @@ void el_known_advance(el_known *known, const uint8_t *data, const el_appended *o
 /* ---- an append that a thread makes for its caller ---------------------------------------------- */
 
 enum { EL_FOLLOWERS_MAX = 63 };
-/* after a follower was slow, or did not answer, in which the caller copies */
-#define EL_APART_NS 10000000000LL
 
 enum el_place {                /* where the thread is: 0 the leader, 1 the first follower, ... */
     EL_JOB_COMMITS = EL_FOLLOWERS_MAX + 1, /* in the leader again */
@@ -109,10 +107,10 @@ typedef struct { /* what is appended */
     int64_t deadline_ns; /* for the leader's lock */
 } el_given;
 
-typedef struct {
-    _Atomic uint32_t place;       /* the caller sleeps on it */
-    _Atomic int32_t is_awaited;   /* the caller sleeps, or is about to */
-    el_together together;         /* of the writers below */
+typedef struct { /* the words at which both look have a line of the cache of their own */
+    _Alignas(64) _Atomic uint32_t place; /* the caller sleeps on it */
+    _Atomic int32_t is_awaited;          /* the caller sleeps, or is about to */
+    _Alignas(64) el_together together;   /* of the writers below */
     el_writer writers[EL_FOLLOWERS_MAX + 1]; /* copies: the leader's first */
     el_writer *followers[EL_FOLLOWERS_MAX];
     el_writer *lent[EL_FOLLOWERS_MAX + 1]; /* those of the caller */

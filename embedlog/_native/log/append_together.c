@@ -8,7 +8,7 @@
  * - A follower takes the run by the code of a copy (el_follow): epoch, position and segment are
  *   compared under its lock.
  * - What a follower does not take in a moment is left to the caller, which copies it without the
- *   leader's lock. After a slow write of a follower it copies all runs for a while.
+ *   leader's lock.
  * - The thread uses writers of its own, which are copies of those of the caller. Before it enters
  *   the next directory it says so in one word (`place`). A caller that has given up has changed this
  *   word before: then the thread leaves the directory in which it is, and enters none. The leader's
@@ -18,7 +18,6 @@
 #include <errno.h>
 #include <sched.h>
 
-enum { SLOW_NS = 250000000 }; /* a write of a follower that lasts longer */
 #define TURN_NS 200000LL /* for a lock of a follower, and for runs that are before one's own */
 
 typedef struct { /* a run that the leader has taken */
@@ -88,21 +87,6 @@ static int takes_run(el_writer *follower, const el_leading *leading, const el_ta
         }
         sched_yield();
     }
-}
-
-/* As takes_run. After a slow write the next runs are left to the caller for a while. */
-static int has_run(el_together *together, int32_t at, const el_leading *leading,
-                   const el_taken *taken) {
-    int64_t began_ns = el_boot_ns();
-    int has = takes_run(together->followers[at], leading, taken);
-    int64_t now_ns = el_boot_ns();
-    if (now_ns - began_ns > SLOW_NS) {
-        together->apart_until_ns = began_ns + EL_APART_NS;
-    }
-    if (has) {
-        together->answered_ns = now_ns;
-    }
-    return has;
 }
 
 /* EL_APPENDED or EL_UNCOMMITTED. The followers are measured under the leader's lock: one that took
@@ -201,7 +185,10 @@ static int32_t copy_and_commit(el_job *job, const el_taken *taken) {
             return EL_IN_DOUBT;
         }
         el_point("joint-follower");
-        has = has_run(together, at, &leading, taken);
+        has = takes_run(together->followers[at], &leading, taken);
+    }
+    if (has) {
+        together->answered_ns = el_boot_ns();
     }
     if (!job->is_apart && !moves(job, EL_JOB_COMMITS)) {
         return EL_IN_DOUBT;

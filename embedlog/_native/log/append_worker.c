@@ -9,26 +9,38 @@
  *   they are in use. The writer waits for the thread as for another process (`append_lock.c`).
  * - A caller that gives up while the thread is in a follower has the leader's lock, and gives it
  *   back. A thread in the leader keeps it: another directory must lead.
+ * - A hand-over to a sleeping thread costs as much as the append, or more. So both sides look for a
+ *   moment before they sleep (`spins`), on a machine that has a processor for each of them: after
+ *   a look in vain, which shows that it has not, the next calls sleep at once.
  * - A thread serves one caller at a time. Threads without a caller wait in `idle`, and end after a
  *   while. A forked child has none, and forgets those of its parent.
  * - Without a thread (no memory for one) the caller makes the append itself. */
 #include "log/append.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 
 enum { IDLE_MAX = 16, STACK_BYTES = 1 << 18, KEPT_BYTES = 1 << 18 };
+enum { PAUSES = 16, VAIN_LEAST = 64, VAIN_MOST = 4096 };
 #define THREAD_NAME "embedlog-append" /* as the system shows the thread */
 #define IDLE_NS 5000000000LL          /* without a caller, after which a thread ends */
+#define CALLER_SPIN_NS 50000LL        /* of a caller, for the end of its append */
+#define THREAD_SPIN_NS 20000LL        /* of a thread, for the next append */
 #define LOOK_NS 100000000LL           /* in a follower, after which it does not answer */
+#define APART_NS 10000000000LL        /* after a directory did not answer: the caller copies */
 #define INLINE_NS 200000000LL         /* the patience of el_append_inline with a leader */
 
 typedef struct {
-    _Atomic uint32_t calls;   /* of the thread, which sleeps on this count */
+    _Alignas(64) _Atomic uint32_t calls; /* of the thread, which sleeps on this count */
     _Atomic int32_t is_asleep;
-    _Atomic int32_t ends;     /* the call is that the thread ends */
-    _Atomic int32_t owners;   /* the caller and the thread */
+    _Alignas(64) _Atomic int32_t ends; /* the call is that the thread ends */
+    _Atomic int32_t owners;            /* the caller and the thread */
+    _Atomic int32_t spins;             /* the next wait begins with a look */
+    int32_t vain;             /* calls without a look after the last one in vain, and those left */
+    int32_t vain_left;
+    int32_t has_processors;   /* more than one */
     uint8_t *copy;            /* of rows and run */
     int64_t copy_bytes;
     el_job job;
@@ -36,6 +48,14 @@ typedef struct {
 
 static _Atomic(el_worker *) idle[IDLE_MAX];
 static _Atomic int32_t process; /* of the threads in `idle` */
+
+static inline void pause_processor(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
 
 /* ---- workers ----------------------------------------------------------------------------------- */
 
@@ -112,8 +132,25 @@ void el_append_rest(void) {
 
 /* ---- the thread -------------------------------------------------------------------------------- */
 
+/* Whether the word has another value before the end of a look. */
+static int is_changed(_Atomic uint32_t *word, uint32_t seen, int64_t look_ns) {
+    int64_t until_ns = el_boot_ns() + look_ns;
+    do {
+        for (int turn = 0; turn < PAUSES; turn++) {
+            if (atomic_load_explicit(word, memory_order_acquire) != seen) {
+                return 1;
+            }
+            pause_processor();
+        }
+    } while (el_boot_ns() < until_ns);
+    return 0;
+}
+
 /* Sleeps until the count of calls is another one; whether it is. */
 static int await_call(el_worker *worker, uint32_t calls) {
+    if (atomic_load(&worker->spins) && is_changed(&worker->calls, calls, THREAD_SPIN_NS)) {
+        return 1;
+    }
     while (atomic_load(&worker->calls) == calls) {
         atomic_store(&worker->is_asleep, 1);
         int rc = atomic_load(&worker->calls) == calls
@@ -231,7 +268,6 @@ static void take_back(el_job *job, int32_t count, el_together *together, el_know
     for (int32_t at = 0; at < count; at++) {
         *job->lent[at] = job->writers[at];
     }
-    together->apart_until_ns = job->together.apart_until_ns;
     together->answered_ns = job->together.answered_ns;
     *out = job->out;
     if (known) {
@@ -250,9 +286,47 @@ static int is_given_up(el_job *job, uint32_t place) {
     return 0;
 }
 
+/* Notes whether a look of the caller was in vain. */
+static void note_look(el_worker *worker, int was_in_vain) {
+    if (!was_in_vain) {
+        worker->vain = 0;
+        return;
+    }
+    int32_t twice = 2 * worker->vain;
+    worker->vain = twice < VAIN_LEAST ? VAIN_LEAST : twice > VAIN_MOST ? VAIN_MOST : twice;
+    worker->vain_left = worker->vain;
+    atomic_store(&worker->spins, 0);
+}
+
+/* Whether the job has ended before the end of a look. */
+static int has_ended_soon(el_worker *worker) {
+    el_job *job = &worker->job;
+    if (!atomic_load(&worker->spins)) {
+        worker->vain_left--;
+        atomic_store(&worker->spins, worker->vain_left <= 0 && worker->has_processors);
+        return 0;
+    }
+    int64_t until_ns = el_boot_ns() + CALLER_SPIN_NS;
+    do {
+        for (int turn = 0; turn < PAUSES; turn++) {
+            if (atomic_load_explicit(&job->place, memory_order_acquire) == EL_JOB_ENDED) {
+                note_look(worker, 0);
+                return 1;
+            }
+            pause_processor();
+        }
+    } while (el_boot_ns() < until_ns);
+    note_look(worker, 1);
+    return 0;
+}
+
 /* EL_JOB_ENDED, or the place in which the thread was left behind. */
-static uint32_t await_end(el_job *job, int64_t patience_ns) {
+static uint32_t await_end(el_worker *worker, int64_t patience_ns) {
+    el_job *job = &worker->job;
     int64_t leader_until_ns = 0;
+    if (has_ended_soon(worker)) {
+        return EL_JOB_ENDED;
+    }
     for (;;) {
         uint32_t place = atomic_load(&job->place);
         if (place == EL_JOB_ENDED) {
@@ -276,7 +350,7 @@ static uint32_t await_end(el_job *job, int64_t patience_ns) {
 /* The code for a caller that has left the thread behind in a place. */
 static int32_t give_up(el_job *job, uint32_t place, el_together *together, el_known *known,
                        el_appended *out) {
-    together->apart_until_ns = el_boot_ns() + EL_APART_NS;
+    together->apart_until_ns = el_boot_ns() + APART_NS;
     if (place == 0) {
         together->left = 0;
         return EL_IN_DOUBT;
@@ -301,7 +375,7 @@ static int32_t append_by(el_worker *worker, el_together *together, el_known *kno
     int32_t count = together->count + 1;
     lend(job, together, known);
     call_worker(worker);
-    uint32_t place = await_end(job, patience_ns);
+    uint32_t place = await_end(worker, patience_ns);
     if (place == EL_JOB_ENDED) {
         int32_t code = job->code;
         take_back(job, count, together, known, out);
@@ -326,7 +400,7 @@ static int32_t append_here(el_worker *worker, el_together *together, el_known *k
     return code;
 }
 
-/* Whether a follower did not answer a moment ago, or was slow. */
+/* Whether a follower did not answer a moment ago. */
 static int is_apart(const el_together *together) {
     if (together->apart_until_ns && el_boot_ns() < together->apart_until_ns) {
         return 1;
@@ -339,11 +413,26 @@ static int is_apart(const el_together *together) {
     return 0;
 }
 
+/* Whether this process may use more than one processor. */
+static int has_processors(void) {
+    cpu_set_t usable;
+    return sched_getaffinity(0, sizeof usable, &usable) == 0 && CPU_COUNT(&usable) > 1;
+}
+
 /* An idle worker, or a new one, whose thread is to be started; NULL without memory. */
 static el_worker *take_worker(int32_t caller_process, int *is_new) {
     el_worker *worker = find_idle(caller_process);
     *is_new = !worker;
-    return worker ? worker : calloc(1, sizeof *worker);
+    if (worker) {
+        return worker;
+    }
+    worker = aligned_alloc(_Alignof(el_worker), sizeof *worker);
+    if (worker) {
+        memset(worker, 0, sizeof *worker);
+        worker->has_processors = has_processors();
+        atomic_store(&worker->spins, worker->has_processors);
+    }
+    return worker;
 }
 
 static int32_t append(el_together *together, const el_given *given, int copies, el_known *known,

@@ -356,15 +356,6 @@ def run_together(
     return errors
 
 
-def are_answering(workers: Iterable[DirectoryWorker]) -> bool:
-    """Whether all of these directories answer now. Those that have not answered a moment ago are
-    asked at the same time.
-    """
-    silent = ask([worker for worker in workers if not worker.is_recent()])
-    problems = run_together([Work(worker.lane(), worker.probe) for worker in silent])
-    return all(problem is None for problem in problems)
-
-
 def ask(workers: Sequence[DirectoryWorker]) -> list[DirectoryWorker]:
     """Probe these directories at the same time; those that did not answer at once. Whether they
     hang, only a call in their lanes shows.
