@@ -5,8 +5,9 @@ A system call on a disk that hangs returns when the disk continues, and nothing 
 caller hands the call to a thread of the directory, and waits for a limited time. After it the
 caller goes on, and the thread is left behind.
 
-A directory has three lanes, each with at most one thread: decisions take milliseconds and must not
-queue behind copies, nor these behind the housekeeper's jobs, such as a compaction. A thread starts
+A directory has four lanes, each with at most one thread: decisions take milliseconds and must not
+queue behind copies, nor these behind the housekeeper's jobs, such as a compaction, nor a short
+write behind the load of a partition. A thread starts
 with the first call, works for all callers of the process in their order, and ends after `IDLE_S`
 without a call. A lane whose thread is inside a call that hangs refuses further ones at once, so at
 most one thread hangs in each lane.
@@ -55,7 +56,8 @@ LATER_NS: Final = 500_000_000
 DIRECTORY: Final = "directory"
 DECISIONS: Final = "decisions"
 JOBS: Final = "jobs"
-LANES: Final = (DIRECTORY, DECISIONS, JOBS)
+WRITES: Final = "writes"
+LANES: Final = (DIRECTORY, DECISIONS, JOBS, WRITES)
 
 
 class _Job:
@@ -403,14 +405,8 @@ class DirectoryWorker:
         return self._lanes[DIRECTORY].run(call, deadline_ns, limit_ns=limit_ns)
 
     def make(self, call: Callable[[], T], /) -> T:
-        """The result of a short call that writes. The caller makes it if the directory answers.
-
-        Such a call waits with its disk.
-        """
-        if self.is_answering():
-            result = call()
-        else:
-            result = self.run(call, limit_ns=self.lock_ns)
+        """The result of a short call that writes, in the lane of these."""
+        result = self._lanes[WRITES].run(call, limit_ns=self.lock_ns)
         self.note_answer()
         return result
 

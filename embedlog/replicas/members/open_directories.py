@@ -274,9 +274,7 @@ class OpenDirectories:
         return worker.run(call, limit_ns=worker.lock_ns if slow else None)
 
     def maker_of(self, node: int) -> Make:
-        """What makes calls that change a replica of a node: its thread, or that of the caller if it
-        has answered recently.
-        """
+        """What makes short calls that change a replica of a node: a thread of its directory."""
         worker = self.worker(node)
         return make_here if worker is None else worker.make
 

@@ -217,7 +217,9 @@ class InSyncReplicas:
             self._members.open_new_members(
                 self._members.find_decision(self._decisions.newest_state())
             )
-        high_watermark = leader.partition.replica.commit(followers, leader.epoch, until_ns)
+        at_leader = self._directories.maker_of(leader.node)
+        commit = partial(leader.partition.replica.commit, followers, leader.epoch, until_ns)
+        high_watermark = at_leader(commit)
         if high_watermark < end:
             for (_, follower_log), make in zip(followers, makers, strict=True):
                 make(partial(check_copied, follower_log, until_ns))

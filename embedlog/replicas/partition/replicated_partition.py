@@ -804,13 +804,15 @@ class ReplicatedPartition:
             leader.partition.replica.require(
                 leader.epoch, all_in_sync=True, needed=self._replicas.in_sync.needed_isr_size()
             )
-            offset = leader.partition.append_marker(
+            append = partial(
+                leader.partition.append_marker,
                 producer_id,
                 epoch,
                 commit=commit,
                 coordinator_epoch=coordinator_epoch,
                 deadline_ns=self._replicas.members.lock_deadline(until),
             )
+            offset = self._replicas.members.maker_of(leader.node)(append)
             self._replicas.in_sync.commit_for_all(
                 leader, leader.partition.published().log_end, until
             )
