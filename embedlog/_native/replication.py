@@ -188,8 +188,26 @@ class Members:
         return code, int(self._mark[0])
 
 
-# of appends that were left behind in a disk that hangs: their threads use these objects
-_left: list[tuple[Together, Buffer, Any]] = []
+class _Call:
+    """What the thread of an append uses."""
+
+    __slots__ = ("is_left", "rows", "run", "together")
+
+    def __init__(self, together: Together, run: Buffer, rows: Any) -> None:
+        self.together = together
+        self.run = run
+        self.rows = rows
+        self.is_left = False  # the thread was left behind in a disk that hangs
+
+
+_calls: set[_Call] = set()
+
+
+def _forget_ended() -> None:
+    """Forget the calls whose threads have left."""
+    for call in list(_calls):
+        if call.is_left and not call.together.is_left:
+            _calls.discard(call)
 
 
 class Together:
@@ -240,6 +258,8 @@ class Together:
         APART and IN_DOUBT.
         """
         out = self.writers[0].out
+        call = _Call(self, run, rows)
+        _calls.add(call)  # before the call: an interrupt may come after it
         with (
             ffi.from_buffer("uint8_t[]", run) as view,
             ffi.from_buffer("el_batch[]", rows) as numbers,
@@ -251,9 +271,11 @@ class Together:
                     self._raw, view + start, size, numbers, count, known, deadline_ns, out
                 )
             )
-        if self._raw.left >= 0:
-            _left[:] = [left for left in _left if left[0].is_left]
-            _left.append((self, run, rows))
+        if self._raw.left < 0:
+            _calls.discard(call)
+        else:
+            call.is_left = True
+            _forget_ended()
         return code
 
     @property

@@ -9,6 +9,7 @@ from failing_directories import FailingDirectories
 from follower_lags import FollowerLags
 from groups import Groups
 from growth import Growth
+from handed_append import HandedAppend
 from opening import Opening
 from reassignment import Reassignment
 from registrations import Registrations
@@ -29,6 +30,7 @@ from transactions import Transactions
 MODELS = {
     "append": Append, "opening": Opening, "transactions": Transactions, "groups": Groups,
     "decisions": Decisions, "replicas": Replicas, "replicated_append": ReplicatedAppend, "single_lock": SingleLock,
+    "handed_append": HandedAppend,
     "replica_reads": ReplicaReads, "replica_cleaning": ReplicaCleaning, "reassignment": Reassignment,
     "replica_settings": ReplicaSettings, "replica_unclean": ReplicaUnclean, "replica_transactions": ReplicaTransactions,
     "replica_groups": ReplicaGroups, "growth": Growth,
@@ -120,6 +122,11 @@ SCENARIOS = {
         "three directories": {"directories": 3, "kills": 1, "elections": 2},
         "disk hangs": {"directories": 3, "elections": 0, "hangs": 1},
         "disk hangs, two records": {"records": 2, "elections": 0, "hangs": 1},
+    },
+    "handed_append": {
+        "disk hangs": {"hangs": 1},
+        "slow callers": {"slow": 2, "elections": 1},
+        "disk hangs, election": {"hangs": 1, "elections": 1, "other": False},
     },
     "single_lock": {
         "one of two replicas fails": {"roles": TWO, "replicas": 2, "records": 1, "fails": 2, "decisions": 3},
@@ -290,6 +297,9 @@ DEEP = {
         "two records": {"records": 2, "elections": 2},
         "disk hangs, election": {"directories": 3, "elections": 1, "hangs": 1},
     },
+    "handed_append": {
+        "disk hangs, two elections": {"hangs": 1, "slow": 1, "elections": 2, "other": False},
+    },
     "single_lock": {
         "two deciders": {"roles": BOTH, "records": 1, "fails": 1, "decisions": 3},
         "two needed": {"roles": TWO, "records": 1, "fails": 2, "decisions": 3, "least": 2},
@@ -359,6 +369,7 @@ FAST = {
     "decisions": ("two directories", "kill", "power loss", "voters replaced"),
     "replicas": ("one of two replicas fails", "directory fails", "durable, growth, power loss"),
     "replicated_append": ("kill", "disk hangs"),
+    "handed_append": ("disk hangs", "slow callers", "disk hangs, election"),
     "single_lock": ("one of two replicas fails",),
     "replica_reads": ("three replicas",),
     "replica_cleaning": ("log start", "page created again", "cut within a compaction", "two of two in sync needed",

@@ -224,7 +224,8 @@ typedef struct {
     int64_t lock_waits;
     int64_t lock_waited_ns;
     int64_t lock_waited_max_ns; /* since the caller set it to 0 */
-    uint32_t is_left;  /* 1: a thread that was left behind uses the descriptors (`el_append_together`) */
+    uint32_t
+        is_left; /* 1: a thread that was left behind uses the descriptors (`el_append_together`) */
     uint32_t reserved;
 } el_writer;
 

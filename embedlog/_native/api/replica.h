@@ -102,19 +102,20 @@ typedef struct { /* a leader with the followers to which it is appended in the s
      * was. Then writers, pages and paths must stay as long as a writer `is_left`, and the run, too,
      * if it `lasts` */
     int32_t left;
-    int64_t apart_until_ns; /* a directory did not answer: until then (boot clock) the caller copies */
+    int64_t
+        apart_until_ns; /* a directory did not answer: until then (boot clock) the caller copies */
     /* the last time at which the followers had all records, as far as this process knows */
     int64_t answered_ns;
     int64_t patience_ns; /* of el_append_together with a leader that does not answer */
 } el_together;
 
 /* Appends as el_append to a leader, then to each follower, and raises the high watermark
- * (REPLICA-15), by a thread: a caller does not wait for a disk that hangs. The leader's lock is kept
- * meanwhile, unless a follower does not answer in a moment. A follower's lock is tried, for a
+ * (REPLICA-15), by a thread: a caller does not wait for a disk that hangs. The leader's lock is
+ * kept meanwhile, unless a follower does not answer in a moment. A follower's lock is tried, for a
  * moment. EL_APPENDED: the run is committed, or in the leader's log without `all_in_sync`.
- * EL_UNCOMMITTED: it is in the leader's log, and *out is filled. EL_IN_DOUBT: not known. EL_OTHER_ISR
- * and the other codes: nothing was written. The bytes of run and rows stay as they are. REQUIRES:
- * the mutexes of all writers. */
+ * EL_UNCOMMITTED: it is in the leader's log, and *out is filled. EL_IN_DOUBT: not known.
+ * EL_OTHER_ISR and the other codes: nothing was written. The bytes of run and rows stay as they
+ * are. REQUIRES: the mutexes of all writers. */
 int32_t el_append_together(el_together *together, const uint8_t *run, int64_t size,
                            const el_batch *rows, int64_t row_count, el_known *known,
                            int64_t deadline_ns, el_appended *out);

@@ -89,14 +89,16 @@ int el_must_catch_up(const el_writer *writer, const uint8_t *data, int64_t size,
 /* Advances the cached state over the appended run. */
 void el_known_advance(el_known *known, const uint8_t *data, const el_appended *out);
 
-/* ---- an append that a thread makes for its caller ---------------------------------------------- */
+/* ---- an append that a thread makes for its caller ----------------------------------------------
+ */
 
 enum { EL_FOLLOWERS_MAX = 63 };
 
-enum el_place {                /* where the thread is: 0 the leader, 1 the first follower, ... */
-    EL_JOB_COMMITS = EL_FOLLOWERS_MAX + 1, /* in the leader again */
-    EL_JOB_ENDED,                  /* the results count */
-    EL_JOB_LEFT = 1 << 8    /* with a place: the caller has given up, and the thread is there */
+enum el_place { /* where the thread is: 0 the leader, 1 the first follower, ... */
+                EL_JOB_COMMITS = EL_FOLLOWERS_MAX + 1, /* in the leader again */
+                EL_JOB_ENDED,                          /* the results count */
+                EL_JOB_LEFT = 1
+                    << 8 /* with a place: the caller has given up, and the thread is there */
 };
 
 typedef struct { /* what is appended */
@@ -108,9 +110,9 @@ typedef struct { /* what is appended */
 } el_given;
 
 typedef struct { /* the words at which both look have a line of the cache of their own */
-    _Alignas(64) _Atomic uint32_t place; /* the caller sleeps on it */
-    _Atomic int32_t is_awaited;          /* the caller sleeps, or is about to */
-    _Alignas(64) el_together together;   /* of the writers below */
+    _Alignas(64) _Atomic uint32_t place;     /* the caller sleeps on it */
+    _Atomic int32_t is_awaited;              /* the caller sleeps, or is about to */
+    _Alignas(64) el_together together;       /* of the writers below */
     el_writer writers[EL_FOLLOWERS_MAX + 1]; /* copies: the leader's first */
     el_writer *followers[EL_FOLLOWERS_MAX];
     el_writer *lent[EL_FOLLOWERS_MAX + 1]; /* those of the caller */

@@ -10,8 +10,8 @@
  *   partition. An append in between is the same as one before the removal of the files. A follower
  *   that is opened in their place joins the ISR with a decision, and takes a run only at its own
  *   log end.
- * - A thread that was left behind in a disk that hangs has the lock by the same descriptor. Until it
- *   has left, the writer waits for it as for another process, and unlocks nothing. */
+ * - A thread that was left behind in a disk that hangs has the lock by the same descriptor. Until
+ * it has left, the writer waits for it as for another process, and unlocks nothing. */
 #include "log/control_page.h"
 #include "testing/mutants.h"
 

@@ -10,9 +10,9 @@
  * - What a follower does not take in a moment is left to the caller, which copies it without the
  *   leader's lock.
  * - The thread uses writers of its own, which are copies of those of the caller. Before it enters
- *   the next directory it says so in one word (`place`). A caller that has given up has changed this
- *   word before: then the thread leaves the directory in which it is, and enters none. The leader's
- *   lock belongs to the caller then, unless the thread is in the leader. */
+ *   the next directory it says so in one word (`place`). A caller that has given up has changed
+ * this word before: then the thread leaves the directory in which it is, and enters none. The
+ * leader's lock belongs to the caller then, unless the thread is in the leader. */
 #include "log/append.h"
 
 #include <errno.h>
@@ -141,8 +141,8 @@ static int32_t append_locked(el_job *job, el_taken *taken) {
     if (known && el_must_catch_up(leader, given->data, given->size, known)) {
         return EL_MUST_CATCH_UP;
     }
-    int32_t rc = el_append_held(leader, given->data, given->size, given->rows, given->row_count,
-                                &job->out);
+    int32_t rc =
+        el_append_held(leader, given->data, given->size, given->rows, given->row_count, &job->out);
     if (rc != EL_APPENDED) {
         return rc;
     }
@@ -152,23 +152,23 @@ static int32_t append_locked(el_job *job, el_taken *taken) {
     if (el_page_read_replica(leader->page, &tuple, &replica) < 0) {
         return EL_UNCOMMITTED;
     }
-    *taken = (el_taken){given,       &job->out,           replica.partition_epoch,
-                        tuple.epoch, tuple.high_watermark};
+    *taken =
+        (el_taken){given, &job->out, replica.partition_epoch, tuple.epoch, tuple.high_watermark};
     return EL_APPENDED;
 }
 
-/* ---- the places of the thread ------------------------------------------------------------------ */
+/* ---- the places of the thread ------------------------------------------------------------------
+ */
 
 /* Whether the thread may enter the next place: the caller has not given up. */
 static int moves(el_job *job, uint32_t place) {
     uint32_t before = atomic_load(&job->place);
-    return !(before & EL_JOB_LEFT) &&
-           atomic_compare_exchange_strong(&job->place, &before, place);
+    return !(before & EL_JOB_LEFT) && atomic_compare_exchange_strong(&job->place, &before, place);
 }
 
-/* Copies to the followers and commits. EL_IN_DOUBT: the caller has given up, and has the leader's lock,
- * unless the thread was in the leader. REQUIRES: el_append_begin on the leader, which took the
- * run. */
+/* Copies to the followers and commits. EL_IN_DOUBT: the caller has given up, and has the leader's
+ * lock, unless the thread was in the leader. REQUIRES: el_append_begin on the leader, which took
+ * the run. */
 static int32_t copy_and_commit(el_job *job, const el_taken *taken) {
     el_together *together = &job->together;
     const el_leading leading = {.high_watermark = taken->high_watermark,

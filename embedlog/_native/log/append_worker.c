@@ -5,8 +5,8 @@
  *   So the caller hands the append over, and waits for a limited time. Then it gives up, and the
  *   thread is left behind.
  * - The thread has writers and results of its own. What it shares with its caller after that are
- *   descriptors, pages, paths and the bytes of the run: they stay. `is_left` of one writer says that
- *   they are in use. The writer waits for the thread as for another process (`append_lock.c`).
+ *   descriptors, pages, paths and the bytes of the run: they stay. `is_left` of one writer says
+ * that they are in use. The writer waits for the thread as for another process (`append_lock.c`).
  * - A caller that gives up while the thread is in a follower has the leader's lock, and gives it
  *   back. A thread in the leader keeps it: another directory must lead.
  * - A hand-over to a sleeping thread costs as much as the append, or more. So both sides look for a
@@ -23,6 +23,7 @@
 #include <stdlib.h>
 
 enum { IDLE_MAX = 16, STACK_BYTES = 1 << 18, KEPT_BYTES = 1 << 18 };
+enum { FORGETTING = -1 }; /* instead of the number of a process */
 enum { PAUSES = 16, VAIN_LEAST = 64, VAIN_MOST = 4096 };
 #define THREAD_NAME "embedlog-append" /* as the system shows the thread */
 #define IDLE_NS 5000000000LL          /* without a caller, after which a thread ends */
@@ -38,10 +39,11 @@ typedef struct {
     _Alignas(64) _Atomic int32_t ends; /* the call is that the thread ends */
     _Atomic int32_t owners;            /* the caller and the thread */
     _Atomic int32_t spins;             /* the next wait begins with a look */
-    int32_t vain;             /* calls without a look after the last one in vain, and those left */
+    int32_t vain; /* calls without a look after the last one in vain, and those left */
     int32_t vain_left;
-    int32_t has_processors;   /* more than one */
-    uint8_t *copy;            /* of rows and run */
+    int32_t has_processors; /* more than one */
+    int32_t process;        /* of the thread */
+    uint8_t *copy;          /* of rows and run */
     int64_t copy_bytes;
     el_job job;
 } el_worker;
@@ -57,7 +59,8 @@ static inline void pause_processor(void) {
 #endif
 }
 
-/* ---- workers ----------------------------------------------------------------------------------- */
+/* ---- workers -----------------------------------------------------------------------------------
+ */
 
 static void free_worker(el_worker *worker) {
     free(worker->copy);
@@ -83,15 +86,24 @@ static void end_worker(el_worker *worker) {
     give_back(worker);
 }
 
-/* A worker that no caller uses, NULL if there is none. */
-static el_worker *find_idle(int32_t caller_process) {
+/* In a forked child: forgets the threads of the parent. Meanwhile no worker becomes idle. */
+static void forget_parent(int32_t caller_process) {
     int32_t before = atomic_load(&process);
-    if (before != caller_process && atomic_compare_exchange_strong(&process, &before, caller_process)) {
-        for (int at = 0; at < IDLE_MAX; at++) {
-            atomic_store(&idle[at], NULL); /* their threads are those of the parent */
-        }
+    if (before == caller_process || before == FORGETTING ||
+        !atomic_compare_exchange_strong(&process, &before, FORGETTING)) {
+        return;
     }
     for (int at = 0; at < IDLE_MAX; at++) {
+        atomic_store(&idle[at], NULL);
+    }
+    atomic_store(&process, caller_process);
+}
+
+/* A worker that no caller uses, NULL if there is none. */
+static el_worker *find_idle(int32_t caller_process) {
+    forget_parent(caller_process);
+    int is_ours = atomic_load(&process) == caller_process;
+    for (int at = 0; is_ours && at < IDLE_MAX; at++) {
         el_worker *worker = atomic_load(&idle[at]);
         if (worker && atomic_compare_exchange_strong(&idle[at], &worker, NULL)) {
             return worker;
@@ -101,7 +113,8 @@ static el_worker *find_idle(int32_t caller_process) {
 }
 
 static void put_idle(el_worker *worker) {
-    for (int at = 0; at < IDLE_MAX; at++) {
+    int is_ours = atomic_load(&process) == worker->process;
+    for (int at = 0; is_ours && at < IDLE_MAX; at++) {
         el_worker *none = NULL;
         if (atomic_compare_exchange_strong(&idle[at], &none, worker)) {
             return;
@@ -130,7 +143,8 @@ void el_append_rest(void) {
     }
 }
 
-/* ---- the thread -------------------------------------------------------------------------------- */
+/* ---- the thread --------------------------------------------------------------------------------
+ */
 
 /* Whether the word has another value before the end of a look. */
 static int is_changed(_Atomic uint32_t *word, uint32_t seen, int64_t look_ns) {
@@ -211,7 +225,8 @@ static int start_thread(el_worker *worker) {
     return code;
 }
 
-/* ---- the caller -------------------------------------------------------------------------------- */
+/* ---- the caller --------------------------------------------------------------------------------
+ */
 
 /* Whether the bytes of run and rows are those of the worker now. */
 static int copy_bytes(el_worker *worker) {
@@ -419,16 +434,12 @@ static int has_processors(void) {
     return sched_getaffinity(0, sizeof usable, &usable) == 0 && CPU_COUNT(&usable) > 1;
 }
 
-/* An idle worker, or a new one, whose thread is to be started; NULL without memory. */
-static el_worker *take_worker(int32_t caller_process, int *is_new) {
-    el_worker *worker = find_idle(caller_process);
-    *is_new = !worker;
-    if (worker) {
-        return worker;
-    }
-    worker = aligned_alloc(_Alignof(el_worker), sizeof *worker);
+/* A worker whose thread is to be started; NULL without memory. */
+static el_worker *make_worker(int32_t caller_process) {
+    el_worker *worker = aligned_alloc(_Alignof(el_worker), sizeof *worker);
     if (worker) {
         memset(worker, 0, sizeof *worker);
+        worker->process = caller_process;
         worker->has_processors = has_processors();
         atomic_store(&worker->spins, worker->has_processors);
     }
@@ -437,7 +448,6 @@ static el_worker *take_worker(int32_t caller_process, int *is_new) {
 
 static int32_t append(el_together *together, const el_given *given, int copies, el_known *known,
                       int64_t patience_ns, el_appended *out) {
-    int is_new;
     together->left = -1;
     if (together->count < 0 || together->count > EL_FOLLOWERS_MAX) {
         return EL_EINVALID;
@@ -450,7 +460,12 @@ static int32_t append(el_together *together, const el_given *given, int copies, 
     if (rc != EL_OK) {
         return rc;
     }
-    el_worker *worker = take_worker(together->leader->process, &is_new);
+    int32_t caller_process = together->leader->process;
+    el_worker *worker = el_is_scheduled() ? NULL : find_idle(caller_process);
+    int is_new = !worker;
+    if (is_new) {
+        worker = make_worker(caller_process);
+    }
     if (!worker) {
         return EL_SYSTEM_ERROR(ENOMEM);
     }

@@ -307,8 +307,8 @@ static int batch_write(el_queue *queue, el_producer_batch *batch, const el_packe
     Py_END_ALLOW_THREADS
     batch->state = (int8_t)before;
     if (together && together->left >= 0) {
-        /* a thread is inside a disk that hangs, and uses writers and pages when that continues: they
-         * stay for ever */
+        /* a thread is inside a disk that hangs, and uses writers and pages when that continues:
+         * they stay for ever */
         Py_INCREF(held->target);
     }
     if (code != EL_APPENDED) {

@@ -28,7 +28,6 @@ from embedlog.errors import (
 from embedlog.format.visibility import end_offset
 from embedlog.partition.log_context import Appended, AppendProgress
 from embedlog.partition.replication.replica_log import NotLeader, TooFew
-from embedlog.replicas.members import directory_workers
 from embedlog.replicas.members.open_directories import is_of_storage
 from embedlog.replicas.partition.leader import Leader, LeaderChanged
 from embedlog.replicas.partition.leader_calls import LeaderCalls

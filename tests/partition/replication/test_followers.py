@@ -10,7 +10,6 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,72 +18,16 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog.errors import EmbedlogError
-from embedlog.format.record_batch import EncodedRun, Stamp
+from embedlog.format.record_batch import Stamp
 from embedlog.partition.log_context import AppendProgress
-from embedlog.partition.partition import Partition
-from embedlog.partition.replication.followers import Followers
 from embedlog.partition.replication.replica_log import LeaderDecision, NotLeader, TooFew
 from embedlog.storage import file_names, locks
+from tests.support.appended_sets import EPOCH, Set, a_set
 from tests.support.producer_helpers import wait_until
 from tests.support.replica_logs import content, replica
 from tests.support.stamped_batches import run_of, stamped
 
-EPOCH = 3
 POINTS = ["locked", "before-publish", "after-publish", "before-unlock"]
-
-
-class Set:
-    """A leader with followers that have everything it has."""
-
-    def __init__(self, partitions: Sequence[Partition], *, install: bool = True) -> None:
-        self.leader = partitions[0]
-        self.others = list(partitions[1:])
-        isr = (1 << len(partitions)) - 1
-        if install:
-            assert self.leader.replica.lead(LeaderDecision(0, EPOCH, 1, isr, 1))
-            for each in self.others:
-                each.replica.follow(0, EPOCH, self.leader.epoch_end)
-        self.followers = self.leader.replica.with_followers(
-            [each.replica for each in self.others], EPOCH
-        )
-        self.followers.note_answer(system.boot_ns())
-
-    def append(
-        self, run: EncodedRun, stamp: Stamp | None = None, followers: Followers | None = None
-    ) -> AppendProgress:
-        progress = AppendProgress(run)
-        self.leader.append(
-            run, stamp=stamp, progress=progress, followers=followers or self.followers
-        )
-        return progress
-
-    def level(self) -> None:
-        """Copy and commit, as a process does that has only pages and files."""
-        for each in self.others:
-            while (at := each.published().log_end) < self.leader.published().log_end:
-                fetched = self.leader.replica.read(at)
-                each.replica.take(fetched, EPOCH, self.leader.published().high_watermark)
-        members = [(slot, each.replica) for slot, each in enumerate(self.others, 1)]
-        self.leader.replica.commit(members, EPOCH)
-
-    def prepare(self) -> None:
-        """Append once, and copy it: then all files are open."""
-        self.append(run_of(b"first"))
-        self.level()
-
-    def logs(self) -> list[bytes]:
-        return [content(each).log for each in (self.leader, *self.others)]
-
-    def ends(self) -> list[int]:
-        return [each.published().log_end for each in (self.leader, *self.others)]
-
-
-@contextlib.contextmanager
-def a_set(root: Path, count: int = 3, **config: object) -> Iterator[Set]:
-    with contextlib.ExitStack() as stack:
-        yield Set(
-            [stack.enter_context(replica(root / f"d{slot}", slot, config)) for slot in range(count)]
-        )
 
 
 def test_a_run_is_committed_in_one_call(tmp_path: Path) -> None:
@@ -425,7 +368,10 @@ def test_the_lock_of_the_leader_is_free_while_the_disk_of_a_follower_hangs(tmp_p
                 wait_until(lock.try_lock, 20)  # another process appends meanwhile
             appending.join(20)
             assert not appending.is_alive(), "the caller goes on, too"
-            assert (found.leader.published().log_end, found.leader.published().high_watermark) == (3, 2)
+            assert (found.leader.published().log_end, found.leader.published().high_watermark) == (
+                3,
+                2,
+            )
         finally:
             system.fault_off()
             appending.join()
