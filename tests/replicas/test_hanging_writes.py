@@ -5,10 +5,14 @@ are inside it, and no call is. Nothing is lost, doubled or reordered.
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pyarrow as pa
@@ -40,6 +44,14 @@ Send = Callable[[bytes], None]
 def short_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A decision waits one second for a sync, and not ten."""
     monkeypatch.setattr(decision_session, "SYNC_NS", 1_000_000_000)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tracker() -> None:
+    """The process of multiprocessing that removes semaphores; its pipe stays open as long as this
+    process runs.
+    """
+    resource_tracker.ensure_running()
 
 
 @contextmanager
@@ -105,6 +117,52 @@ def wait_for_isr(log: embedlog.Log) -> None:
     while len(isr(log)) < 3:
         assert time.monotonic() < until, "a directory that answers again does not join the ISR"
         log.housekeep()
+
+
+def _sends(directories: list[Path], end: Connection) -> None:
+    """A process that sends without a pause beside its own disk that hangs; the seconds of each
+    send.
+    """
+    with embedlog.open(directories, config=CONFIG) as log, sender(log, "linger 0") as send:
+        own = b"%d " % os.getpid()
+        sent: list[bytes] = []
+        try:
+            spent = send_beside(
+                lambda value: send(own + value), sent, ("pwrite",), f"/d{LEADER}/t-0/"
+            )
+        finally:
+            system.fault_off()
+        end.send((spent, [own + value for value in sent]))
+        assert end.recv() == "close"
+
+
+def test_two_processes_that_send_without_a_pause_are_not_inside_a_disk_that_hangs(
+    tmp_path: Path,
+) -> None:
+    with embedlog.open(paths(tmp_path), config=CONFIG) as log:
+        log.create_topic("t", assignment={0: [1, 2, 3]}, config={"min.insync.replicas": 2})
+        context = multiprocessing.get_context("spawn")
+        ends = []
+        for _ in range(2):
+            own, other = context.Pipe()
+            process = context.Process(target=_sends, args=(paths(tmp_path), other))
+            process.start()
+            other.close()
+            ends.append((own, process))
+        results = [own.recv() for own, _ in ends]
+        for own, process in ends:
+            own.send("close")
+            process.join(60)
+            process.close()
+            own.close()
+        for spent, _ in results:
+            assert max(spent) < FIRST_S + NEXT_S, sorted(spent)[-6:]
+        wait_for_isr(log)
+        values = [record.value or b"" for record in log.scan("t").records()]
+        for _, sent in results:
+            own_values = set(sent)
+            assert [value for value in values if value in own_values] == sent
+        assert not log.verify_replicas("t")
 
 
 @pytest.mark.parametrize("node", [LEADER, FOLLOWER], ids=["leader", "follower"])

@@ -89,8 +89,7 @@ int el_must_catch_up(const el_writer *writer, const uint8_t *data, int64_t size,
 /* Advances the cached state over the appended run. */
 void el_known_advance(el_known *known, const uint8_t *data, const el_appended *out);
 
-/* ---- an append that a thread makes for its caller ----------------------------------------------
- */
+/* ---- an append that a thread makes for its caller -------------------------------------------- */
 
 enum { EL_FOLLOWERS_MAX = 63 };
 

@@ -157,8 +157,7 @@ static int32_t append_locked(el_job *job, el_taken *taken) {
     return EL_APPENDED;
 }
 
-/* ---- the places of the thread ------------------------------------------------------------------
- */
+/* ---- the places of the thread ---------------------------------------------------------------- */
 
 /* Whether the thread may enter the next place: the caller has not given up. */
 static int moves(el_job *job, uint32_t place) {

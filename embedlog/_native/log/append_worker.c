@@ -6,7 +6,8 @@
  *   thread is left behind.
  * - The thread has writers and results of its own. What it shares with its caller after that are
  *   descriptors, pages, paths and the bytes of the run: they stay. `is_left` of one writer says
- * that they are in use. The writer waits for the thread as for another process (`append_lock.c`).
+ *   that they are in use. The writer waits for the thread as for another process
+ *   (`append_lock.c`).
  * - A caller that gives up while the thread is in a follower has the leader's lock, and gives it
  *   back. A thread in the leader keeps it: another directory must lead.
  * - A hand-over to a sleeping thread costs as much as the append, or more. So both sides look for a
@@ -39,8 +40,8 @@ typedef struct {
     _Alignas(64) _Atomic int32_t ends; /* the call is that the thread ends */
     _Atomic int32_t owners;            /* the caller and the thread */
     _Atomic int32_t spins;             /* the next wait begins with a look */
-    int32_t vain; /* calls without a look after the last one in vain, and those left */
-    int32_t vain_left;
+    int32_t vain;      /* calls without a look, after the last one in vain; 0: it was not */
+    int32_t vain_left; /* of them */
     int32_t has_processors; /* more than one */
     int32_t process;        /* of the thread */
     uint8_t *copy;          /* of rows and run */
@@ -59,8 +60,7 @@ static inline void pause_processor(void) {
 #endif
 }
 
-/* ---- workers -----------------------------------------------------------------------------------
- */
+/* ---- workers --------------------------------------------------------------------------------- */
 
 static void free_worker(el_worker *worker) {
     free(worker->copy);
@@ -143,8 +143,7 @@ void el_append_rest(void) {
     }
 }
 
-/* ---- the thread --------------------------------------------------------------------------------
- */
+/* ---- the thread ------------------------------------------------------------------------------ */
 
 /* Whether the word has another value before the end of a look. */
 static int is_changed(_Atomic uint32_t *word, uint32_t seen, int64_t look_ns) {
@@ -225,8 +224,7 @@ static int start_thread(el_worker *worker) {
     return code;
 }
 
-/* ---- the caller --------------------------------------------------------------------------------
- */
+/* ---- the caller ------------------------------------------------------------------------------ */
 
 /* Whether the bytes of run and rows are those of the worker now. */
 static int copy_bytes(el_worker *worker) {

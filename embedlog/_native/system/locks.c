@@ -82,6 +82,9 @@ int32_t el_lock_until(int32_t fd, int32_t exclusive, uint32_t *word, int64_t dea
             continue;
         }
         if (lock_word) {
+            /* If the disk of the page hangs, the thread waits here, and not in the next call, which
+             * would hold the map of the process's memory meanwhile. */
+            atomic_fetch_or(lock_word, 0);
             el_futex_wait(lock_word, seen, left < EL_SLEEP_NS ? left : EL_SLEEP_NS);
         } else {
             el_sleep(left);
