@@ -368,7 +368,7 @@ class SetMembers:
         """
         pages = self.pages()
         (words, version) = self._last_version
-        if words.pages is pages and words.are_present():
+        if words.pages is pages and words.are_current():
             return version
         words = system.TopicsWords(pages)
         version = topics_words.version(words.words)
