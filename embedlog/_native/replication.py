@@ -139,8 +139,8 @@ def follow(
     """Append run[start:] of a leader unchanged to a follower; returns a code of `system` or of this
     module, and fills `writer.out`.
 
-    `data_epoch`: of the follower's last batch, as `el_leading` has it. `rows` begins with the batch at `start`. An empty run publishes the high watermark only.
-    REQUIRES `Writer.begin`, and batches that were checked.
+    `data_epoch`: of the follower's last batch, as `el_leading` has it. `rows` begins with the batch
+    at `start`. An empty run publishes the high watermark only. REQUIRES `Writer.begin`, and batches that were checked.
     """
     fields = {
         "high_watermark": leading.high_watermark,
