@@ -137,7 +137,7 @@ class ReplicatedEngine(Engine):
             self._partitions = self.home.partitions
 
     def _finish(self) -> None:
-        self.set.members.name_marks()
+        self.set.members.set_marked_epochs()
         self.set.close()
 
     def _release_directories(self) -> None:

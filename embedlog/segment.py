@@ -40,7 +40,7 @@ LENGTH_END: Final = 12  # base offset and length, which the length does not coun
 MAGIC_AT: Final = 16
 SIZE_MIN: Final = {**legacy.SIZE_MIN, 2: HEADER_SIZE}  # by the magic
 LEAPT: Final = "the base offset of a batch is beyond the range of its segment"
-BATCH_BYTES_MAX: Final = (1 << 31) - 1  # limit of a .log file (format.md 2.1)
+LOG_BYTES_MAX: Final = (1 << 31) - 1  # of a .log file (format.md 2.1)
 
 
 class Paths(NamedTuple):
@@ -65,10 +65,14 @@ class Walk:
     """Reads a range of a segment batch by batch, each checked; afterwards `end` and `problem`
     describe the result.
 
-    The file's name limits the offsets in it, unless the walk is not `bounded`. `end` is the first
-    byte after the last good batch. `problem` is None if the file ended, even in the middle of a
-    batch. `records` of a walk from the start, and `epochs`, are compared during the walk; after a
-    mismatch `agreed` is the end of the matching part.
+    The file's name limits the offsets in it, unless the walk is not `bounded`: then it sets the
+    `segment_base` of `chain`, which goes with the walk. `end` is the first byte after the last good
+    batch. `problem` is None if the file ended, even in the middle of a batch; of a chunk with good
+    batches before it, `chunks` sets it after their yield, `heads` before.
+
+    `records` of a walk from the start, and `epochs`, are compared during the walk. After a mismatch
+    `agreed` is the end of the matching part. `end` is then the begin of the chunk, and `chain` has
+    gone on: neither counts.
     """
 
     def __init__(
@@ -92,7 +96,8 @@ class Walk:
             if parsed is not None:
                 chain.segment_base = parsed[0]
         self.end = start
-        self.before: NDArray[np.uint64]  # the chain digest before each batch of the last chunk
+        # the chain digest before each batch of the last chunk; there from the first chunk on
+        self.before: NDArray[np.uint64]
         self.problem: Problem | None = None
         self._records = records
         self._state = interval_digests.State()
@@ -116,7 +121,7 @@ class Walk:
             scanned = scan(view, self.chain, position=self.end)
             if scanned.consumed:
                 self.before = interval_digests.digests_before(view, scanned.batches, digest)
-                if not self._compare(view, scanned.batches):
+                if not self._agrees(view, scanned.batches):
                     return
                 self.end += scanned.consumed
                 want = CHUNK_BYTES
@@ -149,7 +154,8 @@ class Walk:
                 return  # in the second case the file ends inside this batch
             want = CHUNK_BYTES if consumed else max(need, 2 * want)
 
-    def _compare(self, view: memoryview, batches: Batches) -> bool:
+    def _agrees(self, view: memoryview, batches: Batches) -> bool:
+        """Whether records and epochs agree with a chunk; else `problem` and `agreed` are set."""
         if self._records is not None:
             self._state, self.problem = self._records.compare(self._state, view, batches)
             self.agreed = self._state.agreed if self.problem is not None else None
@@ -300,7 +306,7 @@ def rebuild(
     directory: Path, base: int, size: int, interval_bytes: int, *, final: bool, mode: int
 ) -> index.Builder:
     """Rebuild both indexes and the digests of a segment from its first `size` bytes. REQUIRES the
-    append lock.
+    append lock, and that these bytes were checked: the indexes would end before a bad batch.
 
     `final` adds the last time-index entry, as in a closed segment.
     """
@@ -410,7 +416,7 @@ def size_of(directory: Path, base: int) -> int:
     return facts.size
 
 
-def first_timestamp(directory: Path, base: int, size: int) -> int:
+def first_batch_max_timestamp(directory: Path, base: int, size: int) -> int:
     """The largest timestamp of the first batch, -1 if there is none."""
     path = file_names.segment_path(directory, base)
     if size > 0:

@@ -23,11 +23,19 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 ROLE_NONE, ROLE_LEADER, ROLE_FOLLOWER = range(3)
-# since the last answer of a directory, until which a call enters it without a thread of the
-# directory
+# a directory that answered within this time is called in the caller's own thread
 RECENT_NS = 5_000_000
 
-FENCED, NOT_NEXT, NEW_EPOCH, UNCOMMITTED, OTHER_ISR, APART, IN_DOUBT = range(20, 27)
+# Codes beside those of `system`, as in api/replica.h: what was written, and what follows.
+(
+    FENCED,  # nothing: the page is in a later epoch than the source, so the copy ends
+    NOT_NEXT,  # nothing: another epoch, no follower, or no continuation of its log: follow again
+    NEW_EPOCH,  # nothing: the start of the next batch's epoch is to be stored first, then again
+    UNCOMMITTED,  # the run, but not in all followers: it is appended, and the caller commits it
+    OTHER_ISR,  # nothing: the followers are not the maximal ISR, so the leader takes the run alone
+    APART,  # nothing, for appends in C only: a follower was slow, so the caller copies
+    IN_DOUBT,  # not known: a thread is inside a leader that does not answer, another is to lead
+) = range(20, 27)
 NODES_MAX: Final = 64  # bits of an ISR
 
 _BOTH: Final = struct.Struct(TUPLE_FIELDS + "5q2Q4i")  # el_tuple, then el_replica
@@ -36,7 +44,9 @@ _PUBLISHED_COUNT: Final = len(Published._fields)
 
 
 class Replica(NamedTuple):
-    """The replica state of a control page: see `el_replica` in api/replica.h."""
+    """The replica state of a control page: `el_replica` in api/replica.h explains each field. It
+    belongs to the `Published` of the same publication, whose `epoch` is the leader epoch.
+    """
 
     epoch_start: int = 0
     stable_at: int = -1
@@ -55,12 +65,14 @@ _as_replica: Final[Callable[[tuple[int, ...]], Replica]] = partial(tuple.__new__
 
 
 class Leading(NamedTuple):
-    """A leader as the source of batches: see `el_leading` in api/replica.h."""
+    """A leader as the source of batches: see `el_leading` in api/replica.h. `log_start` does not go
+    to the C core.
+    """
 
     high_watermark: int
     epoch: int
     gaps_allowed: bool = False
-    log_start: int = 0  # the follower takes it over
+    log_start: int = 0  # `LockedReplica` raises that of the follower to it
 
 
 def read(page: Page) -> tuple[Published, Replica] | None:
@@ -73,7 +85,8 @@ def read(page: Page) -> tuple[Published, Replica] | None:
     raw, tuple_at, replica_at = buffers
     if lib.el_page_read_replica(page.raw, tuple_at, replica_at) < 0:
         return None
-    # in one step: a signal handler that reads this page may run before it
+    # in one step: a signal handler that reads this page uses the same buffer. If it runs before this
+    # step, the result is its newer publication, whole
     fields = _BOTH.unpack(raw)
     return as_published(fields[:_PUBLISHED_COUNT]), _as_replica(fields[_PUBLISHED_COUNT:])
 
@@ -89,7 +102,9 @@ def _make_buffers() -> tuple[Any, Any, Any]:
 
 
 def publish(page: Page, published: Published, replica: Replica, directory: Page | None) -> None:
-    """Publish both by one store. REQUIRES the append lock. Raises StorageError."""
+    """Publish both by one store, and wake the waiters of the page and of `directory`. REQUIRES the
+    append lock. Raises StorageError.
+    """
     shared = directory.raw if directory else ffi.NULL
     new = ffi.new("el_tuple *", tuple(published)), ffi.new("el_replica *", tuple(replica))
     code = int(lib.el_page_publish_replica(page.raw, *new, shared))
@@ -120,11 +135,11 @@ def follow(
     rows: Any,
     ending: Ending | None,
 ) -> int:
-    """Append run[start:] of a leader unchanged; returns a code of `system` or of this module, and
-    fills `writer.out`.
+    """Append run[start:] of a leader unchanged to a follower; returns a code of `system` or of this
+    module, and fills `writer.out`.
 
-    `rows` begins with the batch at `start`. An empty run publishes the high watermark only.
-    REQUIRES `Writer.begin`, and batches that were checked.
+    `data_epoch`: of the follower's last batch, as `el_leading` has it. `rows` begins with the batch
+    at `start`. An empty run publishes the high watermark only. REQUIRES `Writer.begin`, and batches that were checked.
     """
     fields = {
         "high_watermark": leading.high_watermark,
@@ -228,7 +243,8 @@ class Together:
         patience_ns: int,
     ) -> None:
         """Each writer is given with the slot of its directory. `needed`: the least ISR, if the page
-        requires no larger one. `patience_ns`: for a leader that does not answer.
+        requires no larger one. `patience_ns`: for a leader that does not answer. The writers are
+        bound to the set and the epoch from now on (`require_leader`).
         """
         leader_slot, leader_writer = leader
         # referenced while the C core may use them
@@ -255,7 +271,7 @@ class Together:
         self, run: Buffer, start: int, rows: Any, deadline_ns: int, known: Any = ffi.NULL
     ) -> int:
         """As `Writer.append` of the leader, whose `out` it fills; also UNCOMMITTED, OTHER_ISR,
-        APART and IN_DOUBT.
+        APART and IN_DOUBT: see there what was written.
         """
         out = self.writers[0].out
         call = _Call(self, run, rows)
@@ -291,8 +307,8 @@ class Together:
         return int(self._raw.answered_ns)
 
     def note_answer(self, at_ns: int) -> None:
-        """The followers had all records at this time (boot clock): the next appends are made to all
-        of them.
+        """The followers had all records at this time (boot clock), which is later than an earlier one:
+        the next appends are made to all of them.
         """
         self._raw.answered_ns = at_ns
 

@@ -2,8 +2,8 @@
 
 - This module knows no topics; results are numbers, codes are those of the C core (``api/log.h``).
 - A negative code below -1000 is a system error: ``errno_of`` returns its errno.
-- Pointers live as long as the object here that made them. A closed page reads as zeros, and its file
-  is no longer in use: immediately, or when the last `pin` ends.
+- Pointers live as long as the object here that made them. A closed page reads as zeros: `read` returns
+  None, and words are 0. Its file is no longer in use: immediately, or when the last `pin` ends.
 """
 
 from __future__ import annotations
@@ -26,31 +26,37 @@ if TYPE_CHECKING:
 
 # ---- control pages -------------------------------------------------------------------------------
 
+# results of `Page.check`: `el_page_state` in api/log.h
 VALID, OTHER, LOST, NEWER, DAMAGED, OLDER = range(6)
+# bits of WORD_FLAGS
 FLAG_DELETED: Final[int] = lib.EL_FLAG_DELETED
 FLAG_REPLACED: Final[int] = lib.EL_FLAG_REPLACED
 FLAG_KEPT: Final[int] = lib.EL_FLAG_KEPT
+# The words of a partition's page, in the order of `el_word` (docs/layout.md has their contents).
+# Any process reads each of them without a lock. The comment names the lock under which it is written;
+# a load and a cut write theirs under the append lock. Those of a directory's page have other names,
+# where they are used: only WORD_UNSYNCED_COUNT is of that page.
 (
-    WORD_FLAGS,
-    WORD_OWNER,
-    WORD_OWNER_SINCE,
-    WORD_ROLL_INTENT,
-    WORD_SYNC_OWNER,
-    WORD_SYNC_FROM,
-    WORD_SYNC_TO,
-    WORD_DURABLE,
-    WORD_POISON,
-    WORD_UNSYNCED_SINCE,
-    WORD_CACHE,
-    WORD_UNSYNCED_COUNT,
-    WORD_SNAPSHOT,
-    WORD_NO_PRODUCERS,
-    WORD_PRODUCED,
-    WORD_CUT_INTENT,
-    WORD_CUT_BASE,
-    WORD_CUT_OFFSET,
-    WORD_CUTS,
-    WORD_AWAITED,
+    WORD_FLAGS,  # append lock
+    WORD_OWNER,  # append lock: not 0 after the lock is free means that the next holder repairs
+    WORD_OWNER_SINCE,  # append lock
+    WORD_ROLL_INTENT,  # append lock: not 0 means as for WORD_OWNER
+    WORD_SYNC_OWNER,  # sync lock: not 0 after the lock is free means that a sync may have failed
+    WORD_SYNC_FROM,  # sync lock
+    WORD_SYNC_TO,  # sync lock
+    WORD_DURABLE,  # sync lock; a load and a cut lower it
+    WORD_POISON,  # sync lock: one segment only; not 0 means that the marks on disk are listed
+    WORD_UNSYNCED_SINCE,  # append lock by an append, sync lock by a sync: the last one counts
+    WORD_CACHE,  # append lock
+    WORD_UNSYNCED_COUNT,  # none, by `add`
+    WORD_SNAPSHOT,  # append lock
+    WORD_NO_PRODUCERS,  # append lock
+    WORD_PRODUCED,  # append lock
+    WORD_CUT_INTENT,  # append lock: after WORD_CUT_BASE and WORD_CUT_OFFSET
+    WORD_CUT_BASE,  # append lock
+    WORD_CUT_OFFSET,  # append lock
+    WORD_CUTS,  # append lock, before the cut log is published
+    WORD_AWAITED,  # sync lock: a hint
 ) = range(20)
 # values of WORD_CUT_INTENT: see `el_cut` in api/log.h
 CUT_LOST = 1
@@ -129,8 +135,8 @@ class Page:
     """A control page: mapped, or a private copy that is read and written under a lock on its file
     (`locked`).
 
-    Threads: every method may be called from any; `publish`, `write` and `set` of words that the
-    append lock guards need that lock.
+    Threads: every method may be called from any. REQUIRES, for `publish` and `write`: the append
+    lock; for `set`: the lock that is named at the word.
     """
 
     def __init__(self, fd: int, writable: bool, locked: bool = False) -> None:
@@ -202,6 +208,7 @@ class Page:
     def write(
         self, expected: Any, published: Published, durable: int, *, cache: int, flags: int = 0
     ) -> None:
+        """Write a whole new page; words that are not given become 0. REQUIRES the append lock."""
         lib.el_page_init(self.raw, expected, tuple_of(published), durable, cache, flags)
 
     def write_directory(self, expected: Any) -> None:
@@ -251,6 +258,9 @@ class Page:
         _check_written(lib.el_page_notify(self.raw))
 
     def publish(self, published: Published, directory: Page | None) -> None:
+        """Publish a tuple by one store, and wake the waiters of the page and of `directory`.
+        REQUIRES the append lock.
+        """
         shared = directory.raw if directory else ffi.NULL
         _check_written(lib.el_page_publish(self.raw, tuple_of(published), shared))
 
@@ -282,21 +292,23 @@ NULL: Final[Any] = ffi.NULL
 
 # ---- the append ----------------------------------------------------------------------------------
 
+# Codes of an append. With each but the first nothing was published. After MUST_..., IS_POISONED and
+# LOST_DIRECTORY the caller does what is said (`AppendLock.resolve_code`), and appends again.
 (
-    APPENDED,
-    MUST_REPAIR,
-    MUST_ROLL,
-    MUST_REOPEN,
-    MUST_REMAP,
-    IS_DELETED,
-    TOO_LARGE,
-    IS_POISONED,
-    LOST_DIRECTORY,
-    MUST_CATCH_UP,
-    NOT_DATA,
-    NOT_LEADER,
-    TOO_FEW,
-    OTHER_SETTINGS,
+    APPENDED,  # perhaps only the first batches: `out.consumed` bytes
+    MUST_REPAIR,  # an append or a roll was not finished, or not taken back: repair the log
+    MUST_ROLL,  # the segment is full: begin the next one
+    MUST_REOPEN,  # the descriptors are not those of the active segment: open its files
+    MUST_REMAP,  # the page was replaced or is not readable: map the current one
+    IS_DELETED,  # the topic was deleted
+    TOO_LARGE,  # no function returns it now
+    IS_POISONED,  # a sync of the segment failed: begin the next one
+    LOST_DIRECTORY,  # the lock file of the directory was replaced: take its lock again
+    MUST_CATCH_UP,  # the run does not continue the cached producer state: read the log
+    NOT_DATA,  # a control batch in a run of data
+    NOT_LEADER,  # the page does not lead in the required epoch, or belongs to a set
+    TOO_FEW,  # the ISR is smaller than min.insync.replicas
+    OTHER_SETTINGS,  # the topic may have other settings than `topics`: judge the run again
 ) = range(14)
 
 UNKNOWN_TOPICS: Final = -1  # odd, and no value of a topics word
@@ -320,8 +332,8 @@ class Ending:
 class Writer:
     """The descriptors and limits with which one process appends to one partition.
 
-    Threads: `append`, `begin`, `append_locked` and `end` need the caller's own mutex; the OFD lock excludes
-    other processes.
+    Threads: every method but `use_count` and the properties needs the partition's mutex; the OFD lock
+    of the append excludes other processes.
     """
 
     def __init__(
@@ -376,7 +388,7 @@ class Writer:
         """Whether a thread that was left behind in a disk that hangs uses the descriptors."""
         return bool(self.raw.is_left)
 
-    def guard(self, path: str, device: int, inode: int, fd: int) -> None:
+    def set_directory_lock(self, path: str, device: int, inode: int, fd: int) -> None:
         """Check before every append that the directory's `.lock` is still this file."""
         self._directory_lock = ffi.new("char[]", os.fsencode(path))
         self.raw.directory_lock_path = self._directory_lock
@@ -453,7 +465,7 @@ class Writer:
     def topics(self, word: int) -> None:
         self.raw.topics = word
 
-    def settings_are_present(self) -> bool:
+    def are_settings_current(self) -> bool:
         """Whether no topic of the directory has changed since `topics`. REQUIRES `begin`."""
         return bool(lib.el_settings_are_present(self.raw))
 
@@ -477,6 +489,9 @@ class Writer:
         return int(self.raw.segment_base)
 
     def begin(self, deadline_ns: int) -> int:
+        """Take the append lock and check page and paths: APPENDED with the lock held, another code
+        without it.
+        """
         return int(lib.el_append_begin(self.raw, deadline_ns))
 
     def append_locked(self, run: Buffer, start: int, rows: Any = None) -> int:
@@ -502,11 +517,13 @@ class Writer:
             return int(lib.el_append_marker(self.raw, view, len(view), end.raw, self.out))
 
     def end(self, broken: bool) -> None:
+        """Give the append lock back. `broken`: its next holder must repair the log first."""
         lib.el_append_end(self.raw, broken)
 
 
 # ---- tailing -------------------------------------------------------------------------------------
 
+# results of a read at the end: batches; none yet; a case for the general reader
 TAIL_DATA, TAIL_NOTHING, TAIL_OTHERWISE = range(3)
 
 
@@ -525,7 +542,7 @@ class TopicsWords:
         self._expected = ffi.new("int64_t[]", self.words)
         self._count = len(pages)
 
-    def are_present(self) -> bool:
+    def are_current(self) -> bool:
         """Whether no page is closed, and each still has its word."""
         for page in self.pages:
             if page.closed:

@@ -51,7 +51,7 @@ def _append_checked(
         if verdict != 0:
             return verdict, system.APPENDED
         writer = lock.writer.native()
-        if not (writer.settings_are_present() and progress.is_accepted_by(lock.state.config)):
+        if not (writer.are_settings_current() and progress.is_accepted_by(lock.state.config)):
             return 0, system.OTHER_SETTINGS
         arguments = (progress.run.buffer, progress.start, progress.table_left)
         code = writer.append_locked(*arguments)

@@ -1,9 +1,10 @@
-"""Values that all partitions of an open log share: the directory, bounds on descriptors and on
-kept batches, and the results of calls.
+"""Values that the partitions of one directory share: the directory itself, bounds on descriptors and
+on kept batches. Also the progress of one append, and its result.
 
-- A `Context` is made when a log is opened, and outlives its partitions.
+- A `Context` is made when a directory is opened, and outlives its partitions. A set has one for each
+  directory.
 - Descriptors that a partition keeps for appends or syncs are released by the longest idle holder,
-  never while in use. The bounds of `Shares` add up to `max.open.files`.
+  never while in use. The bounds of `Shares` add up to `max.open.files`, if that is 32 or more.
 - The verified batches that the readers keep occupy `RECENT_BYTES_MAX` at most: the batches that
   were used last stay. A batch counts with the memory that it occupies: pages of the buffer pool,
   marks, objects.
@@ -79,7 +80,18 @@ class AppendProgress:
     """How much of a run was appended, and at which offsets.
 
     With `expected_offset` the run is appended only if its first batch gets that offset. Such a run
-    must be stamped.
+    must be stamped. In a set an append can run in a thread of the leader's directory, on a `copy`;
+    the caller takes over what that has done, also after it gave up.
+
+    | field | written by | copied | taken over |
+    | --- | --- | --- | --- |
+    | `run`, `expected_offset`, `judge` | the caller, before the first append | yes | no |
+    | `judged` | `judge_by` | yes | yes |
+    | `refusal` | `Partition.append`: each call sets it anew | no | yes |
+    | `is_begun` | `Partition.append` | yes | yes |
+    | `start`, `pieces`, `times_ms`, `epochs` | `take`: each piece once | yes | yes |
+    | `committed` | the append or the commit of a set | yes | yes |
+    | `seen_committed`, `waiting`, `epoch` | the caller in a set, about the leader it asks | yes | no |
     """
 
     def __init__(self, run: EncodedRun, expected_offset: int | None = None) -> None:
@@ -255,8 +267,8 @@ FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 class Traffic:
-    """Bytes, records and waits of one topic of the writers of this process that were dropped, and
-    bytes that it read.
+    """What the dropped writers of one topic have counted in this process (bytes, records, waits), and
+    the bytes that the process has read of it.
 
     With the GIL readers add to `bytes_out` without a lock: the addition of a local to an attribute
     is one step.
@@ -486,7 +498,9 @@ def write_checkpoints(root: Path, offsets: Mapping[tuple[str, int], Checkpoint],
 
 @dataclass(eq=False, repr=False)
 class Context:
-    """The directory of a partition. All partitions of one open log share it."""
+    """A directory, for the partitions in it. Those of one directory share it. Of a set, only `traffic`
+    and `loads` belong to all directories.
+    """
 
     root: Path
     incarnation: bytes
@@ -522,13 +536,13 @@ class Context:
     refresh: Callable[[], bool] | None = None  # for a reader: whether a process writes here now
     # from leaders, with writers that were dropped
     copied_bytes: dict[tuple[str, int], int] = field(default_factory=dict)
-    # by topic; all directories of an open log share it
+    # by topic
     traffic: dict[str, Traffic] = field(default_factory=dict)
     # is asked before each append of this process; for tests of applications
     interposer: Interposer | None = None
     # syncs, compactions and recoveries of an open log
     metrics: Metrics = field(default_factory=Metrics)
-    # of partitions from their files; all directories of an open log share it
+    # of partitions from their files
     loads: Work = field(default_factory=Work)
 
     def note_load(self, spent_s: float, recovered: bool) -> None:

@@ -124,7 +124,7 @@ class AppendWriter:
         """
         state = self._state
         if state.writer is not None and state.context.held_lock is not None:
-            state.writer.guard(*state.context.held_lock())
+            state.writer.set_directory_lock(*state.context.held_lock())
 
     def apply_config(self, config: TopicConfig) -> None:
         """Take over new settings of the topic."""

@@ -4,8 +4,8 @@
 - A segment's base offset has twenty digits; its files differ only in the suffix.
 - embedlog's own names neither start with a digit nor end in a suffix of Kafka's, so a broker ignores
   them.
-- The names are listed completely: another name shows a foreign directory, and a file of that name is
-  never removed.
+- The names of both kinds of directory are listed here: another name shows a foreign directory, and a
+  file of that name is never removed. A file that is set aside gets a suffix of `storage.files`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ CLEANER: Final = "cleaner-offset-checkpoint"
 UNFINISHED: Final = "embedlog.backup"  # an incomplete copy
 SERVER_PROPERTIES: Final = "embedlog.server.properties"
 
-# Caches: a damaged one counts as absent and is rebuilt. All other files are authoritative.
+# Caches of the log directory: a damaged one counts as absent and is rebuilt. Its other files are
+# authoritative.
 CACHES: Final = (RECOVERY_POINTS, HIGH_WATERMARKS, CLEANER)
 
 _OF_PARTITION: Final = frozenset(
@@ -98,7 +99,9 @@ NAME_LENGTH_MAX: Final = 249  # of a topic: the directory's name also contains "
 
 
 def file_name(base: int, suffix: str) -> str:
-    """Name of a file of a segment; embedlog's names start with the kind, never with a digit."""
+    """Name of a file of a segment, with a suffix of Kafka's or DIGESTS, which comes first: embedlog's
+    names never start with a digit.
+    """
     if suffix == DIGESTS:
         return f"{suffix}{base:020d}"
     return f"{base:020d}{suffix}"
@@ -136,7 +139,7 @@ def parse(name: str) -> tuple[int, str] | None:
     return int(match[1]), match[2]
 
 
-def temporary_of(name: str) -> str | None:
+def target_of_temporary(name: str) -> str | None:
     """The name that a temporary would have replaced (`files.write_atomically`), None for any other
     name.
     """
@@ -144,17 +147,17 @@ def temporary_of(name: str) -> str | None:
     if match is None:
         return None
     target = match[1]
-    return target if _is_of_partition(target) or target in _OF_DIRECTORY else None
+    return target if _is_final_name_of_partition(target) or target in _OF_DIRECTORY else None
 
 
 def is_of_partition(name: str) -> bool:
     """Whether a file of this name belongs to a partition, also a temporary and one that is set
     aside.
     """
-    return _is_of_partition(temporary_of(name) or name)
+    return _is_final_name_of_partition(target_of_temporary(name) or name)
 
 
-def _is_of_partition(name: str) -> bool:
+def _is_final_name_of_partition(name: str) -> bool:
     if name in _OF_PARTITION or _KEPT_FILE.fullmatch(name):
         return True
     parsed = parse(name)
@@ -172,7 +175,7 @@ def is_of_directory(name: str) -> bool:
     """Whether only a log directory has a file of this name, or its temporary. Other programs
     have `.lock` too.
     """
-    return (temporary_of(name) or name) in _OF_DIRECTORY
+    return (target_of_temporary(name) or name) in _OF_DIRECTORY
 
 
 def bases(names: list[str], suffix: str = LOG) -> list[int]:

@@ -1,5 +1,5 @@
-"""Opens, reads, writes, syncs and renames files; each call goes through the C table with its fault
-hooks.
+"""Opens, reads, writes, syncs and renames files; each call that reads or changes a file goes through
+the C table with its fault hooks. Only listings, positions and modes do not.
 
 - Every failure is a `StorageError` with errno and path. No other module calls Python's own functions
   on files (`tests/project/test_raw_calls.py`). A failed sync is never retried here.
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 READ: Final = os.O_RDONLY
 WRITE: Final = os.O_RDWR
 CREATE: Final = os.O_RDWR | os.O_CREAT
-THROUGH: Final = CREATE | os.O_DSYNC  # each write is visible to others before the call returns
+# also on a network, others see each write once the call returns
+THROUGH: Final = CREATE | os.O_DSYNC
 EXCLUSIVE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL
 TEMPORARY: Final = ".tmp"
 SYNCS_MAX: Final = 64  # as in api/system.h
@@ -493,7 +494,7 @@ def remove_temporaries(directory: Path, names: Iterable[str]) -> None:
     this directory.
     """
     for name in names:
-        if file_names.temporary_of(name) is not None and not is_directory(directory / name):
+        if file_names.target_of_temporary(name) is not None and not is_directory(directory / name):
             unlink(directory / name, missing_ok=True)
 
 

@@ -15,7 +15,7 @@ from embedlog.replicas.members.directory_states import DirectoryStanding
 from embedlog.replicas.members.set_members import SetMembers
 from tests.support.opened_sets import QUIET, made, opened, paths
 
-JUDGED = DirectoryStanding.JUDGED
+ATTACHED = DirectoryStanding.ATTACHED
 REGISTERED = DirectoryStanding.REGISTERED
 AWAY = DirectoryStanding.AWAY
 
@@ -44,16 +44,16 @@ def test_the_directories_of_an_open_set_are_registered(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         assert standings(log) == {1: REGISTERED, 2: REGISTERED, 3: REGISTERED}
         with embedlog.open(paths(tmp_path), read_only=True, config=QUIET) as reader:
-            assert standings(reader) == {1: JUDGED, 2: JUDGED, 3: JUDGED}
+            assert standings(reader) == {1: ATTACHED, 2: ATTACHED, 3: ATTACHED}
 
 
-def test_without_a_majority_a_directory_stays_judged_until_the_others_return(
+def test_without_a_majority_a_directory_stays_attached_until_the_others_return(
     tmp_path: Path,
 ) -> None:
     made(tmp_path)
     remove_others(tmp_path)
     with opened(tmp_path) as log:
-        assert standings(log) == {1: JUDGED, 2: AWAY, 3: AWAY}
+        assert standings(log) == {1: ATTACHED, 2: AWAY, 3: AWAY}
         return_others(tmp_path)
         members_of(log).tend(by_hand=True)
         assert standings(log) == {1: REGISTERED, 2: REGISTERED, 3: REGISTERED}

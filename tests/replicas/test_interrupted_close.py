@@ -23,7 +23,7 @@ from tests.support.opened_sets import QUIET, isr, made, opened, paths, send, val
 
 PLACES = [
     (Housekeeper, "stop"),
-    (SetMembers, "name_marks"),
+    (SetMembers, "set_marked_epochs"),
     (ReplicaSet, "close"),
     (LogDirectory, "_close_all"),
     (Partition, "close"),

@@ -60,7 +60,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TopicPartition = tuple[str, int]
-# a lock of `__transaction_state` is held at most this long to wait for a data partition
+# a lock of `__transaction_state` is held about this long to wait for data partitions: no further wait
+# begins after it, and none is longer
 SHARE_NS: Final = 50_000_000
 
 
@@ -209,10 +210,13 @@ class TransactionalIdOwner:
         return initialized.outcome
 
     def _take_over(self, old: Transaction | None) -> Transaction | Refusal:
+        """The id for this owner; or, of an open transaction, its abort, after which the same is asked
+        again. Refused if the id is that of a newer owner.
+        """
         process_slot = self._held_slots()[-1]
         if old is not None and old.status is Status.ONGOING:  # of any owner: a new start ends it
-            is_claimed = self._id is None or self._id == (old.producer_id, old.epoch)
-            if not is_claimed:
+            may_end = self._id is None or self._id == (old.producer_id, old.epoch)
+            if not may_end:
                 return Refusal.PRODUCER_FENCED
             aborted = machine.abort_abandoned(old, old, new_producer_id(), current_moment())
             return aborted or Refusal.PRODUCER_FENCED
@@ -341,6 +345,16 @@ class TransactionalIdOwner:
         deadline_ns: int,
         progress: AppendProgress | None,
     ) -> Appended:
+        """Register the partition, and write its first run under the same lock, once the registration
+        is committed. Each turn of the loop ends in one of these ways:
+
+        | the turn | wait without the lock of `__transaction_state` | the next turn |
+        | --- | --- | --- |
+        | wrote | | none |
+        | found an earlier decision of the id (`Concurrent`): nothing was registered | until that is carried out | registers |
+        | registered, not committed yet | at the end of `_lock_for_decision`, for the commit | writes |
+        | met the lock of the partition | for that lock | writes |
+        """
         stamp = self.stamp
         appended = None
         self._registration_tried = True
@@ -361,9 +375,9 @@ class TransactionalIdOwner:
             elif appended is None and is_registration_committed:
                 with partition.exclusive(deadline_ns):
                     pass  # the partition was locked: wait here, without a lock that others need
-            is_registration_committed = (
-                True  # the end of `lock_for_decision` has waited for the commit of the registration
-            )
+            # The end of `_lock_for_decision` has waited for the commit of what this turn registered.
+            # After `Concurrent` it has no effect: the registration of the next turn awaits its commit
+            is_registration_committed = True
         return appended
 
     def end(self, commit: bool, deadline_ns: int | None = None) -> None:
@@ -491,7 +505,9 @@ class TransactionalIdOwner:
     def _lock_for_decision(
         self, deadline_ns: int
     ) -> AbstractContextManager[TopicDecision[TransactionEntries]]:
-        if self._slots:  # records that a closed producer has left are written, too
+        # Without a slot the owner is closed, and writes the records that were left: `_register` then
+        # names no owner, as for one that has ended
+        if self._slots:
             self._ensure_slot()
         topic = self._coordinator.topic
         return topic.lock_for_decision(topic.partition_of(self.transactional_id), deadline_ns)
@@ -541,7 +557,7 @@ class TransactionalIdOwner:
             assert new is not None
             if new.status in SETTLED or new.owner is not None:
                 return new
-            # `init` aborted the open transaction, and starts again
+            # `_take_over` aborted an open transaction, which has no owner then, and starts again
             self._coordinator.finish(self.transactional_id, new, deadline_ns)
 
 

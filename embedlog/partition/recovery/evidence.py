@@ -259,8 +259,8 @@ class Evidence:
         path = file_names.segment_path(self._directory, base)
         facts = files.facts_of(path)
         size = facts.size if facts else 0
-        if size > segment.BATCH_BYTES_MAX:
-            expected = f"at most {segment.BATCH_BYTES_MAX} bytes"
+        if size > segment.LOG_BYTES_MAX:
+            expected = f"at most {segment.LOG_BYTES_MAX} bytes"
             raise CorruptRecordError(
                 "a segment is too large", path=path, expected=expected, found=size
             )

@@ -683,7 +683,7 @@ class _Loader:
             log_start=start,
             epoch=max(self.epochs.latest_epoch, 0),
             purged_to=self._purged_to(active),
-            first_timestamp=segment.first_timestamp(
+            first_timestamp=segment.first_batch_max_timestamp(
                 self.directory, active.segment_base, active.segment_size
             ),
             first_unstable=past.state.first_unstable(end),

@@ -6,7 +6,8 @@ of the C core.
 - A writer is used only while it is the current one of its partition, and the partition is marked
   dirty.
 - Every unusual case is left to the copy: then only the leader takes the run, and the caller commits
-  it.
+  it. `_native.replication` says at each code what was written: after OTHER_ISR nothing, so the
+  same run is appended once more, to the leader; after UNCOMMITTED the leader has it.
 - A thread of the C core makes the append. A follower whose disk does not answer in a moment is left
   to the copy. A leader that does not answer fails: whether the run is in its log is not known then.
 """
@@ -33,8 +34,8 @@ HANGS: Final = "the directory does not answer: its disk hangs"  # text of an err
 
 
 class DirectReplicas:
-    """The current writers of a leader and its followers: a `DirectTarget` while they are the
-    present ones.
+    """The writers of a leader and its followers at one moment: a `DirectTarget` while none of them
+    was replaced.
     """
 
     def __init__(
@@ -89,7 +90,8 @@ class Followers:
         self._states = [lock.state for lock in followers]
         self._direct: DirectReplicas | None = None
         self._answered_ns = 0
-        # the leader's page must be read again: another ISR was found, or a follower is not prepared
+        # the leader's page must be read again: another ISR was found, or a follower is not prepared.
+        # It stays true: the owner makes new `Followers`
         self.stale = False
 
     @property
@@ -145,18 +147,19 @@ class Followers:
                 if code == replication.OTHER_ISR:
                     self.stale = True
             else:
-                code = replication.OTHER_ISR
+                code = replication.OTHER_ISR  # as the C core says it: nothing was written
         finally:
             for mutex in entered:
                 mutex.release()
         if code == system.APPENDED:
             progress.committed = int(writer.out.next_offset)
-        elif code == replication.OTHER_ISR:
-            return writer.append(*arguments)
-        elif code == replication.IN_DOUBT:
+            return code
+        if code == replication.OTHER_ISR:
+            return writer.append(*arguments)  # nothing was written
+        if code == replication.IN_DOUBT:
             raise StorageError(HANGS, errno=errno.ETIMEDOUT, path=lock.state.path)
         if code == replication.UNCOMMITTED:
-            return system.APPENDED
+            return system.APPENDED  # the leader has the run, and the caller commits it
         return code
 
     def _enter(self) -> list[threading.RLock]:

@@ -258,7 +258,7 @@ def _cut(
     if is_active and remaining.size:
         first_timestamp = published.first_timestamp
     else:
-        first_timestamp = segment.first_timestamp(directory, base, remaining.size)
+        first_timestamp = segment.first_batch_max_timestamp(directory, base, remaining.size)
     after = published_after(published, builder, remaining.size, remaining.log_end, remaining.digest)
     after = after._replace(
         high_watermark=min(published.high_watermark, remaining.log_end),

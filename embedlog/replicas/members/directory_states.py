@@ -6,17 +6,17 @@ A directory stands where its opening has come to. Only `DirectoryStates` changes
 | --- | --- | --- | --- |
 | AWAY | no | no | – |
 | ENTERED | yes | no: it may be a stranger | no |
-| JUDGED | yes | yes | no |
+| ATTACHED | yes | yes | no |
 | REGISTERED | yes | yes | yes |
 
 | change | by | when |
 | --- | --- | --- |
 | AWAY to ENTERED | `enter` | the locks are taken |
-| ENTERED to JUDGED | `judge` | it continues; a directory that replaces another one stays entered |
-| JUDGED or ENTERED to REGISTERED | `register` | a decision has its opening |
+| ENTERED to ATTACHED | `attach` | it continues; a directory that replaces another one stays entered |
+| ATTACHED or ENTERED to REGISTERED | `register` | a decision has its opening |
 | any to AWAY | `leave` | it is a stranger, has failed, has left the set, or is opened again |
 
-- A reader registers nothing: its directories stay judged. So do those of a set without a majority.
+- A reader registers nothing: its directories stay attached. So do those of a set without a majority.
 - What outlasts an opening belongs to the node, and stays in the state of a directory that is away:
   that this process had it open, and that a registration has an unknown outcome.
 - Whether an open directory works is another question (`OpenDirectory.problem`): one that fails keeps
@@ -40,7 +40,7 @@ class DirectoryStanding(Enum):
 
     AWAY = "away"
     ENTERED = "entered"
-    JUDGED = "judged"
+    ATTACHED = "attached"
     REGISTERED = "registered"
 
 
@@ -54,10 +54,13 @@ class DirectoryState(NamedTuple):
 
 
 class AwayDirectory(NamedTuple):
-    """A path at which this process has no directory of the set open."""
+    """What is known of a path at which this process has no directory of the set open. It is kept by
+    path and ends with `end_entry`: the standing AWAY, by node, ends a moment earlier with `enter`.
+    """
 
     reason: str = ""  # for the user; empty during its first opening
-    # its opening began: another process may hold its locks, or it is no usable directory
+    # its opening began, and has not ended well: another process may hold its locks, it is no usable
+    # directory, or it is being opened now
     is_refused: bool = False
 
 
@@ -81,7 +84,7 @@ class DirectoryStates:
         self._away[str(path)] = away._replace(is_refused=True)
 
     def enter(self, opened: OpenMember) -> None:
-        """The locks of a directory are held."""
+        """The locks of a directory are held. REQUIRES: its node is away."""
         earlier = self._states.get(opened.node)
         is_uncertain = earlier is not None and earlier.is_uncertain
         self._states[opened.node] = DirectoryState(DirectoryStanding.ENTERED, opened, is_uncertain)
@@ -95,10 +98,10 @@ class DirectoryStates:
         """Keep other facts about an open directory. Its standing stays."""
         self._states[opened.node] = self._states[opened.node]._replace(opened=opened)
 
-    def judge(self, node: int) -> None:
+    def attach(self, node: int) -> None:
         """An open directory continues, and its copy of the decision log is attached."""
         state = self._states[node]
-        self._states[node] = state._replace(standing=DirectoryStanding.JUDGED)
+        self._states[node] = state._replace(standing=DirectoryStanding.ATTACHED)
 
     def doubt(self, nodes: Iterable[int]) -> None:
         """A registration of these directories begins: until its outcome is known, it may count."""

@@ -73,6 +73,10 @@ class OpenMember(NamedTuple):
     def path(self) -> Path:
         return self.entered.path
 
+    def set_marked_epoch(self, broker_epoch: int) -> None:
+        """Set the broker epoch that the clean mark of the directory gets; -1: none."""
+        self.directory.log_directory.directory.broker_epoch = broker_epoch
+
 
 def is_away(problem: EmbedlogError) -> bool:
     """Whether a directory with this error at its opening is away."""
@@ -187,7 +191,7 @@ def _set_steps(directory: LogDirectory, entered: list[EnteredDirectory], *, agai
         if entry is None:
             return
         if first:
-            entry = entry._replace(outcome=directory.directory.know_registration)
+            entry = entry._replace(note_outcome=directory.directory.know_registration)
         entered.append(entry)
 
     directory.directory.in_set = True

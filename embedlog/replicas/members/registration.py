@@ -95,7 +95,7 @@ class EnteredDirectory(NamedTuple):
     """A directory of the set that this process has opened, and the registration id before a new one
     was drawn.
 
-    `first`: no other process was in it, and `fresh`: since an orderly close. `outcome` shows every
+    `first`: no other process was in it, and `fresh`: since an orderly close. `note_outcome` shows every
     process in the directory whether the outcome of the registration is known and recorded; only the
     first process has it. `created_ns`: as in `Opening`. `restored`: it is the copy from which the
     set begins again.
@@ -106,7 +106,7 @@ class EnteredDirectory(NamedTuple):
     previous_id: UUID
     fresh: bool = False
     first: bool = True
-    outcome: Callable[[bool], None] = lambda known: None
+    note_outcome: Callable[[bool], None] = lambda is_known: None
     created_ns: int | None = None
     restored: bool = False
 
@@ -268,7 +268,7 @@ def register(
     """
     conditions: dict[int, Condition] = {}  # by node, as the decision saw them
     for directory in entered:
-        run_at(directory.path, partial(directory.outcome, False))
+        run_at(directory.path, partial(directory.note_outcome, False))
     steps = [
         _step_of(directory, entered, observe, held, conditions)
         for directory in sorted(entered, key=lambda directory: directory.membership.node)
@@ -293,7 +293,7 @@ def register(
 
 def _record_outcome(entered: EnteredDirectory, state: State, deadline_ns: int, mode: int) -> None:
     if try_to_record(entered.path, state, deadline_ns=deadline_ns, mode=mode, entered=entered):
-        entered.outcome(True)
+        entered.note_outcome(True)
 
 
 def try_to_record(

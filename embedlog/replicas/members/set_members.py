@@ -1,23 +1,35 @@
 """This module holds the directories of a set that this process has opened: their opening,
 registration, failure and return.
 
-The life of a directory in a process has four standings: away, entered, judged, registered
-(`directory_states` has the table). `_enter` opens it, `_judge` attaches its copy of the decision
-log, and `_register` puts its opening into the decisions. Six methods end its use:
+The life of a directory in a process has four standings: away, entered, attached, registered
+(`directory_states` has the table). `_enter` opens it. `_judge` leaves it if it is a stranger, or
+attaches its copy of the decision log. `_register` puts its opening into the decisions. Six methods
+end its use:
 
 | method | the directory | its files | afterwards |
 | --- | --- | --- | --- |
-| `_leave_unusable` | is a stranger, or hangs before it is registered | closed in order | away, tried again |
-| `leave_failed` | has failed, or another one replaces it | only unlocked | away, tried again |
-| `_open_in_place` | is opened again | only unlocked | entered |
+| `_leave_unusable` | is a stranger at the judgement, or hangs before it is registered | closed in order | away, tried again |
+| `leave_failed` | has failed, is to be replaced, or is a stranger when it is opened again | only unlocked | away, tried again |
+| `_open_in_place` | is opened again, or another one was prepared in its place (`replace`) | only unlocked | entered |
 | `leave_retired` | has left the set | closed in order | not of the set |
 | `release` | any, after a failed opening of the set | closed in order | the set is not open |
 | `leave_later` | hangs while the set is closed | closed in order, when it answers | the set is closed |
 
-The close of the set leaves all others (`engine.closing`), after `name_marks` has named their clean
-marks.
+The close of the set leaves all others (`engine.closing`), after `set_marked_epochs` has given their
+clean marks the broker epochs.
 
-- A directory is entered and judged before its copy of the decision log is attached; all of them are
+One directory has several objects:
+
+| object | what it is |
+| --- | --- |
+| `Member` | what the file of members has about it: node, directory id, path, rack |
+| `EnteredDirectory` | its file of members as it was when its locks were taken: what it is registered by |
+| `LogDirectory` | the directory as it is opened: topics, partitions; its `directory` is lock, page and clean mark |
+| `SetDirectory` | `LogDirectory` with its node, for the partitions of the set |
+| `OpenMember` | `EnteredDirectory`, `SetDirectory` and copy of the decision log: here, while it is open |
+| `OpenDirectory` | its slot, and whether it works: in `directories`, also while it is away |
+
+- A directory is entered and judged before its copy of the decision log is attached. All of them are
   registered by one decision. A stranger is left again, and is away until it is replaced
   (`judgement`). The copy of a directory that replaces another one is attached after its
   registration: a majority of the others has that. It is level before it counts.
@@ -38,6 +50,9 @@ marks.
 - A given directory that has left the set is away: its retirement may have been interrupted. Its
   file of members need not have its registration.
 - A directory that another process added is opened before its first use. A reader registers nothing.
+- `_register` can be called inside itself: to observe the replicas means to use the directories, which
+  can follow a decision of another process by `tend`, in the same thread and under the same mutex. So
+  what is registered is asked again after the decision.
 - A set of which no majority continues begins again from all of its directories, by request only.
   Each of them is registered as a stranger, so that the best log of each partition leads.
 """
@@ -173,8 +188,10 @@ class SetMembers:
         """Open a member directory, in its thread. A directory that hangs, and is entered later, is
         left at once.
         """
-        # whoever takes it first decides: the directory is noted as an open one, or left at once
+        # whoever takes it first decides: the directory is noted as an open one, or left at once. It
+        # is never released: each opening has its own
         turn = _thread.allocate_lock()
+        refuse_entry = partial(turn.acquire, False)
 
         def enter() -> OpenMember:
             opened = member_directories.enter(self.make, path, again=again)
@@ -187,7 +204,7 @@ class SetMembers:
             return opened
 
         self._states.begin_entry(path)
-        with Guard(partial(turn.acquire, False)):
+        with Guard(refuse_entry):
             opened_member = self.workers.run_at(path, enter)
         self._states.end_entry(path)
         return opened_member
@@ -313,7 +330,7 @@ class SetMembers:
             log_directory = opened.directory.log_directory
             log_directory.context.node_slot = registered.slot
             if registered.registration_id == opened.entered.membership.registration_id:
-                log_directory.directory.broker_epoch = registered.broker_epoch
+                opened.set_marked_epoch(registered.broker_epoch)
         self.changed(self.log_directories())
 
     def log_directories(self) -> list[LogDirectory]:
@@ -331,7 +348,7 @@ class SetMembers:
         if self._read_only:
             return set()
         return self._states.nodes_at(DirectoryStanding.ENTERED) | self._states.nodes_at(
-            DirectoryStanding.JUDGED
+            DirectoryStanding.ATTACHED
         )
 
     def failure_of(self, directory: LogDirectory) -> str | None:
@@ -368,7 +385,7 @@ class SetMembers:
         """
         pages = self.pages()
         (words, version) = self._last_version
-        if words.pages is pages and words.are_present():
+        if words.pages is pages and words.are_current():
             return version
         words = system.TopicsWords(pages)
         version = topics_words.version(words.words)
@@ -376,8 +393,8 @@ class SetMembers:
         return version
 
     def followed_pages(self, version: int) -> list[tuple[system.Page, int]]:
-        """The pages of the directories, each with its topics word in `version`; NOT_FOLLOWED is
-        that of each.
+        """The pages of the directories, each with its topics word in `version`; with NOT_FOLLOWED, if
+        that is the version.
         """
         return topics_words.followed_pages(self.pages(), version)
 
@@ -410,7 +427,7 @@ class SetMembers:
             for opened in self.open_members():
                 leave = partial(member_directories.leave_in_order, opened.directory.log_directory)
                 leaving.callback(self.workers.finish, opened.path, leave)
-            leaving.callback(self.name_marks)
+            leaving.callback(self.set_marked_epochs)
         self.workers.close()
 
     def leave_later(self, directory: LogDirectory) -> None:
@@ -421,7 +438,7 @@ class SetMembers:
             partial(member_directories.leave_in_order, directory), 0
         )
 
-    def name_marks(self) -> None:
+    def set_marked_epochs(self) -> None:
         """Before the directories are left: their clean marks get the broker epochs of the decision
         log.
 
@@ -431,25 +448,24 @@ class SetMembers:
             return
         open_members = self.open_members()
         for opened in open_members:
-            opened.directory.log_directory.directory.broker_epoch = -1  # if this is interrupted
+            opened.set_marked_epoch(-1)  # if this is interrupted
         nodes = self.decisions.newest_state().nodes
         for opened in open_members:
             registered = nodes.get(opened.node)
             own = opened.entered.membership
-            directory = opened.directory.log_directory.directory
             if self._states.standing(opened.node) is DirectoryStanding.ENTERED:
                 # the opening was refused: the mark is that of before
-                directory.broker_epoch = own.broker_epoch if opened.entered.fresh else -1
+                opened.set_marked_epoch(own.broker_epoch if opened.entered.fresh else -1)
                 continue
             if (
                 registered is not None
                 and registered.registration_id == own.registration_id
                 and not self._states.is_uncertain(opened.node)
-                and directory.is_registration_known
+                and opened.directory.log_directory.directory.is_registration_known
             ):
-                directory.broker_epoch = registered.broker_epoch
+                opened.set_marked_epoch(registered.broker_epoch)
             else:
-                directory.broker_epoch = -1
+                opened.set_marked_epoch(-1)
 
     def _deadline(self) -> int:
         return files.deadline_after(self._config.lock_timeout_ms / 1000)
@@ -509,7 +525,7 @@ class SetMembers:
             if not getattr(problem, "undecided", False):
                 self._states.trust(nodes - uncertain_before)
                 for directory in entered:
-                    directory.outcome(directory.membership.node not in uncertain_before)
+                    directory.note_outcome(directory.membership.node not in uncertain_before)
             raise
         beginning_again = {
             directory.membership.node
@@ -582,7 +598,7 @@ class SetMembers:
             if self._read_only or entered[node].restored:
                 copy = replace(copy, openings=())  # no decision has its opening
             self.decisions.attach(copy)
-            self._states.judge(node)
+            self._states.attach(node)
 
     def _views_of_others(self) -> dict[int, CopyView]:
         """What the copies show of directories that could not be opened, because a lock in them is
@@ -660,7 +676,7 @@ class SetMembers:
                 member_directories.leave_in_order, opened.directory.log_directory, earlier=True
             )
             leaving.callback(self.workers.finish, opened.path, leave)
-            opened.directory.log_directory.directory.broker_epoch = -1
+            opened.set_marked_epoch(-1)
             self._states.leave(node)
             self.decisions.detach(node, problem)
             self._note_away(opened.path, problem)
@@ -717,7 +733,7 @@ class SetMembers:
             opened = self._with_lane(opened)
             self._states.enter(opened)
             self.decisions.attach(opened.copy)  # a new directory is no stranger
-            self._states.judge(opened.node)
+            self._states.attach(opened.node)
             self.directories.put([self._open_directory_of(opened, self.decisions.newest_state())])
             try:
                 self._register(deadline_ns)
@@ -814,8 +830,8 @@ class SetMembers:
         paths: dict[int, Path] = {}
         copies: dict[int, Copy] = {}
         for opened in self.open_members():
-            is_judged = self._states.standing(opened.node) is not DirectoryStanding.ENTERED
-            if is_judged and self.directories.get(opened.node) is not None:
+            is_attached = self._states.standing(opened.node) is not DirectoryStanding.ENTERED
+            if is_attached and self.directories.get(opened.node) is not None:
                 paths[opened.node] = opened.path
                 copies[opened.node] = opened.copy
         for node, damage in find_damaged_copies(self.decisions, copies).items():

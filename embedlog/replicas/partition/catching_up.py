@@ -87,7 +87,7 @@ class CatchUp:
                         min(start + 1, end),
                         self._deadline(),
                         compared=True,
-                        complete=node in decided.elr,
+                        eligible=node in decided.elr,
                     )
                 finally:
                     throttle.pay(max(0, follower.size_bytes() - size_before))

@@ -72,17 +72,18 @@ def copy(
     deadline_ns: int,
     *,
     compared: bool = False,
-    complete: bool = False,
+    eligible: bool = False,
     step: Step | None = None,
     at_follower: Make = make_here,
 ) -> int:
-    """Copy the leader's log up to `end` at least; the follower's log end. Raises Fenced, NotLeader,
-    and errors of both directories.
+    """Copy the leader's log up to `end`, and perhaps further; the follower's log end. Raises Fenced,
+    NotLeader, and errors of both directories.
 
+    The result is below `end` if the leader shows no more batches, or if `step` has ended the copy.
     `compared`: the follower is outside the ISR, and its bytes are compared before it follows.
-    `complete`: it is in the ELR. `at_follower` makes the calls that change the
-    follower, one for each chunk. `step` is called with the follower's log end before each chunk and
-    after the last one. The copy ends if it returns False.
+    `eligible`: it is in the ELR, so its bytes are the leader's. `at_follower` makes the calls that
+    change the follower, one for each chunk. `step` is told the follower's log end before each chunk,
+    and once more after the last one. If it returns False before a chunk, the copy ends.
     """
     now, replica = follower.replica.published()
     if now.epoch > leader.epoch:
@@ -91,7 +92,7 @@ def copy(
     if now.epoch < leader.epoch or replica.role != replication.ROLE_FOLLOWER:
         limit = None
         start = None
-        if compared and not complete:
+        if compared and not eligible:
             source, leader_replica = leader.read_page()
             # another process may have added it since the caller looked
             if not _is_member(leader_replica, follower):
@@ -101,6 +102,8 @@ def copy(
         if start is None:
             epoch_end = leader.partition.epoch_end
         else:
+            # What a replica outside ISR and ELR has of an epoch below all that the leader knows is not
+            # known to be the leader's: it begins again at `start` (`ReplicaLog.follow`).
             epoch_end = leader.partition.replica.epochs.known_end_of
         follow = partial(
             follower.replica.follow,
@@ -112,7 +115,7 @@ def copy(
             start=start,
         )
         offset = at_follower(follow)
-    log_copy = _LogCopy(leader, follower, deadline_ns, complete, at_follower)
+    log_copy = _LogCopy(leader, follower, deadline_ns, eligible, at_follower)
     source = log_copy.read_source().published
     if offset < end:
         offset, source = log_copy.copy_chunks(offset, end, step)
@@ -127,18 +130,19 @@ class _LogCopy(NamedTuple):
     leader: Leader
     follower: Partition
     deadline_ns: int
-    complete: bool  # the follower was in the ELR
+    eligible: bool  # the follower was in the ELR when the copy began
     at_follower: Make
 
     def read_source(self) -> CopySource:
         """What the leader shows now. Raises NotLeader."""
         now, replica = self.leader.read_page()
-        return source_of(now, replica, complete=self.complete or _is_member(replica, self.follower))
+        return source_of(now, replica, complete=self.eligible or _is_member(replica, self.follower))
 
     def copy_chunks(self, offset: int, end: int, step: Step | None) -> tuple[int, Published]:
         """Copy from the follower's log end on: its new one, and what the leader showed last.
 
-        A chunk counts only if nothing was deleted from it since it was read.
+        A chunk counts only if nothing was deleted from it since it was read. It ends below `end` if the
+        leader shows no more batches, or if `step` returns False.
         """
         leader = self.leader
         follower = self.follower
@@ -158,8 +162,8 @@ class _LogCopy(NamedTuple):
                     offset = self._restart(source, inside=inside)
                     continue
                 if not len(fetched.batches):
-                    break
-                fetched.offset = offset
+                    break  # the leader was cut, or shows its end
+                fetched.offset = offset  # the read may have begun at a log start in this batch
                 start = offset
                 take = partial(
                     follower.replica.take,
@@ -275,8 +279,8 @@ def _read_chunk(read: Read, leader: Leader, offset: int) -> Fetched | None:
 
 
 def _find_equal_end(leader: Partition, follower: Partition) -> int:
-    """The offset up to which both logs have the same batches; the log start if no batch is
-    compared, or if a compacted topic differs.
+    """The offset up to which both logs have the same batches. The follower's log start, so that all
+    of it is cut, if no batch is compared or if a compacted topic differs.
     """
     now = follower.published()
     theirs = leader.published()

@@ -484,7 +484,7 @@ class InSyncReplicas:
             end,
             deadline_ns,
             compared=True,
-            complete=node in decided.elr,
+            eligible=node in decided.elr,
             at_follower=self._directories.maker_of(node),
         )
         state = self._decisions.newest_state()

@@ -35,7 +35,7 @@ class LeaderWatch:
 
     def is_unchanged(self) -> bool:
         """Whether no decision was made and no directory has failed or returned since."""
-        return self._directories.changes == self._changes and self._words.are_present()
+        return self._directories.changes == self._changes and self._words.are_current()
 
 
 class LeaderTail:
