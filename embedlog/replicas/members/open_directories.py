@@ -130,9 +130,9 @@ class ReplicaDirectory(Protocol):
     @property
     def path(self) -> Path: ...
     def replica(
-        self, partition_id: PartitionId, name: str, newest_state: Callable[[], State]
+        self, partition_id: PartitionId, name: str, counted_state: Callable[[], State]
     ) -> Partition:
-        """The open partition of a topic of this name; `newest_state` is asked about one that is not
+        """The open partition of a topic of this name; `counted_state` is asked about one that is not
         open.
 
         Raises UnknownTopicOrPartitionError, StorageError.

@@ -83,7 +83,7 @@ class InSyncReplicas:
         reader takes the ISR of the newest decision: without a process that writes there is no page.
         """
         if self._members.read_only:
-            nodes: Iterable[int] = self._members.find_decision(self._decisions.newest_state()).isr
+            nodes: Iterable[int] = self._members.find_decision(self._decisions.counted_state()).isr
         else:
             nodes, _ = self.maximal_isr(leader)
         replicas = [(leader.node, leader.partition)]
@@ -115,7 +115,7 @@ class InSyncReplicas:
     def is_member(self, leader: Leader, node: int) -> bool:
         """Whether a node is in the maximal ISR of this leader's page."""
         _, replica = leader.partition.replica.published()
-        slot = slot_of(self._decisions.newest_state(), node)
+        slot = slot_of(self._decisions.counted_state(), node)
         return slot is not None and bool(replica.maximal_isr >> slot & 1)
 
     def is_undecided(self, leader: Leader, node: int, decided: DecidedPartition) -> bool:
@@ -136,7 +136,7 @@ class InSyncReplicas:
         """
         if self.least_default == 1:
             return 1
-        state = self._decisions.newest_state()
+        state = self._decisions.counted_state()
         decided = state.partitions.get(self._members.partition_id)
         if decided is None:
             return 1
@@ -171,7 +171,7 @@ class InSyncReplicas:
                 if isinstance(problem, NotEnoughReplicasError):
                     raise
                 node = self._members.blame(problem, deadline_ns)
-                decided = self._members.find_decision(self._decisions.newest_state())
+                decided = self._members.find_decision(self._decisions.counted_state())
                 # a replica that was moved away stays in the page until the decision is installed
                 # there, by the next look for the leader
                 if node == leader.node or node not in decided.replicas:
@@ -215,7 +215,7 @@ class InSyncReplicas:
                 self._remove_late(leader, node, deadline_ns)
         if unknown_isr:
             self._members.open_new_members(
-                self._members.find_decision(self._decisions.newest_state())
+                self._members.find_decision(self._decisions.counted_state())
             )
         high_watermark = leader.partition.replica.commit(followers, leader.epoch, until_ns)
         if high_watermark < end:
@@ -305,7 +305,7 @@ class InSyncReplicas:
 
     def size_facts(self, replica: Replica | None = None) -> dict[str, Any]:
         """The facts of an error about the size of the ISR of a page, or of the newest decision."""
-        state = self._decisions.newest_state()
+        state = self._decisions.counted_state()
         decided = self._members.find_decision(state)
         isr = decided.isr
         required = state.required_size(decided)
@@ -473,7 +473,7 @@ class InSyncReplicas:
         if self._members.raise_epoch_above(follower, leader.epoch, deadline_ns):
             raise LeaderChanged
         end = leader.partition.published().log_end
-        decided = self._members.find_decision(self._decisions.newest_state())
+        decided = self._members.find_decision(self._decisions.counted_state())
         if node not in decided.replicas:
             return False
         copy(
@@ -485,7 +485,7 @@ class InSyncReplicas:
             complete=node in decided.elr,
             at_follower=self._directories.maker_of(node),
         )
-        state = self._decisions.newest_state()
+        state = self._decisions.counted_state()
         decided = self._members.find_decision(state)
         slot = slot_of(state, node)
         replica = leader.partition.replica

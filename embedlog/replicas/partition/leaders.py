@@ -86,7 +86,7 @@ class Leaders:
         reason = ""
         while True:
             version = self._directories.version()
-            state = self._decisions.newest_state()
+            state = self._decisions.counted_state()
             decided = self._members.find_decision(state)
             self._members.open_new_members(decided)
             if self._directories.read_only:
@@ -136,7 +136,7 @@ class Leaders:
         """The decided leader if its page shows that it leads; nothing is installed or elected for
         that.
         """
-        decided = self._decisions.newest_state().partitions.get(self._members.partition_id)
+        decided = self._decisions.counted_state().partitions.get(self._members.partition_id)
         if decided is None:
             return None
         partition = self._members.find_replica(decided.leader)
@@ -151,7 +151,7 @@ class Leaders:
     def begin(self, deadline_ns: int) -> None:
         """Give the replicas of a new partition their roles. A failure is left to its first user."""
         with suppress(EmbedlogError):
-            self.install_leader(self._decisions.newest_state(), deadline_ns)
+            self.install_leader(self._decisions.counted_state(), deadline_ns)
 
     def _is_present(self, decided: DecidedPartition) -> bool:
         """Whether the decided leader's directory is usable, and registered as at its election."""
@@ -197,7 +197,7 @@ class Leaders:
         was read.
         """
         try:
-            state = self._decisions.settled_state()
+            state = self._decisions.last_decided_state()
             if not self._has_decision(state, read):
                 state = self._decisions.settle(deadline_ns)
         except NotEnoughDirectoriesError as problem:
@@ -240,7 +240,7 @@ class Leaders:
         A newer decision may be in the directories that are away. The page gets the partition epoch
         before that decision, so that a settled one replaces it.
         """
-        decided = self._members.find_decision(self._decisions.newest_state())
+        decided = self._members.find_decision(self._decisions.counted_state())
         member = self._members.usable_directory(decided.leader)
         if member is None or member.registration_id != decided.leader_registration_id:
             return None
@@ -307,7 +307,7 @@ class Leaders:
         )
         if reason:
             return reason
-        leader = self._members.find_decision(self._decisions.newest_state()).leader
+        leader = self._members.find_decision(self._decisions.counted_state()).leader
         if leader == NO_LEADER:
             cause = "there is no leader"
         else:
@@ -412,7 +412,7 @@ class Leaders:
 
     def _find_unled_peers(self) -> list[Leaders]:
         """Other partitions in use whose leader was in the same directory as that of this one."""
-        state = self._decisions.newest_state()
+        state = self._decisions.counted_state()
         unled = list[Leaders]()
         own = self._members.find_decision(state)
         self._load_replicas(own)
