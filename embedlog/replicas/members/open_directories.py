@@ -36,7 +36,7 @@ from embedlog.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from embedlog.replicas.members.directory_workers import Make, make_here
+from embedlog.replicas.members.directory_workers import CallRunner, run_here
 from embedlog.storage.locks import LoadPendingError
 
 if TYPE_CHECKING:
@@ -273,12 +273,12 @@ class OpenDirectories:
             return call()
         return worker.run(call, limit_ns=worker.lock_ns if slow else None)
 
-    def maker_of(self, node: int) -> Make:
-        """What makes calls that change a replica of a node: its thread, or that of the caller if it
-        has answered recently.
+    def runner_of(self, node: int) -> CallRunner:
+        """What runs calls that change a replica of a node: the thread of the directory, or that of
+        the caller if the directory has answered recently.
         """
         worker = self.worker(node)
-        return make_here if worker is None else worker.make
+        return run_here if worker is None else worker.make
 
     def note_return(self, path: Path) -> None:
         """A directory that hung answers again: it is tried at once."""

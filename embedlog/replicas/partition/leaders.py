@@ -208,7 +208,7 @@ class Leaders:
             return None
         partition = self._members.load_replica(member)
         lead = partial(partition.replica.lead, decision_of(decided, state), deadline_ns)
-        if self._directories.maker_of(member.node)(lead):
+        if self._directories.runner_of(member.node)(lead):
             logger.debug(
                 "%s: node %d leads in epoch %d, ISR %s",
                 self._members.name,
@@ -250,7 +250,7 @@ class Leaders:
             decided.leader, decided.leader_epoch, decided.partition_epoch - 1, all_slots, UNSETTLED
         )
         lead = partial(partition.replica.lead, unsettled, deadline_ns)
-        if self._directories.maker_of(member.node)(lead):
+        if self._directories.runner_of(member.node)(lead):
             logger.warning(
                 "%s: node %d leads without a majority, and commits nothing: %s",
                 self._members.name,

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from embedlog.config.topic import TopicConfig
     from embedlog.partition.partition import Partition
     from embedlog.replicas.decisions import proposals
-    from embedlog.replicas.members.directory_workers import DirectoryWorker, Make
+    from embedlog.replicas.members.directory_workers import CallRunner, DirectoryWorker
     from embedlog.replicas.rules.state import State
 
 logger = logging.getLogger("embedlog")
@@ -138,9 +138,9 @@ class PartitionDirectories:
         """
         return self._directories.worker(node)
 
-    def maker_of(self, node: int) -> Make:
+    def runner_of(self, node: int) -> CallRunner:
         """What makes calls that change the replica of a node."""
-        return self._directories.maker_of(node)
+        return self._directories.runner_of(node)
 
     def lock_deadline(self, deadline_ns: int) -> int:
         """The time until which one lock is waited for."""

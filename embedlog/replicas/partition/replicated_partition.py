@@ -515,7 +515,7 @@ class ReplicatedPartition:
                 self._followers.note_answers(system.boot_ns())
             # also if the ISR is too small now: readers may have the record
             progress.seen_committed = end
-            self._replicas.in_sync.check_needed_size(leader, end, until_ns)
+            self._replicas.in_sync.check_size_for_acks_all(leader, end, until_ns)
             progress.committed = end
         if not all_in_sync:
             self._replicas.in_sync.note_appended()
