@@ -33,7 +33,7 @@ from embedlog.replicas.partition.in_sync_replicas import UNSETTLED, InSyncReplic
 from embedlog.replicas.partition.leader import Leader, LeaderChanged, decision_of
 from embedlog.replicas.partition.node_pauses import NodePauses
 from embedlog.replicas.partition.partition_directories import Decisions, PartitionDirectories
-from embedlog.replicas.partition.staged_epochs import StagedEpochs
+from embedlog.replicas.partition.staged_epochs import EpochStaging
 from embedlog.replicas.rules.events import Condition, Elect, Election, Refusal, Seen
 from embedlog.replicas.rules.records import NO_LEADER, DecidedPartition
 
@@ -66,7 +66,7 @@ class Leaders:
         self._pauses = pauses
         self.unclean_default = False  # the setting of the log, for a topic without its own
         # with the partitions that the same decision gave other leaders
-        self._staged: StagedEpochs | None = None
+        self._staged: EpochStaging | None = None
         # the time of the first election without an eligible replica; 0 after a leader was found
         self._unled_ns = 0
         self.peers: Callable[[], Sequence[Leaders]] = list  # of the partitions in use
@@ -330,7 +330,7 @@ class Leaders:
             self._directories.note_undecided(self._members.partition_id, reason)
             return reason
         elected = (self, *(peers[number] for number in outcome.others))
-        staged = StagedEpochs(elected)
+        staged = EpochStaging(elected)
         for partition in elected:
             partition._staged = staged
             if leader != NO_LEADER:
