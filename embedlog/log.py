@@ -435,7 +435,7 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
         """
         self._engine.check_open()
         if self._engine.replicated:
-            return cast("ReplicatedEngine", self._engine).set.decisions.newest_state().cluster_id
+            return cast("ReplicatedEngine", self._engine).set.decisions.counted_state().cluster_id
         meta = identity.read_meta(self._engine.path)
         identity_text = None if meta is None else meta.directory_id or meta.cluster_id
         if not identity_text:

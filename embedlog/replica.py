@@ -246,7 +246,7 @@ class ReplicatedEngine(Engine):
         return True
 
     def directory_paths(self) -> list[Path]:
-        nodes = self.set.decisions.newest_state().nodes.values()
+        nodes = self.set.decisions.counted_state().nodes.values()
         return [
             *(directory.path for directory in self.directories),
             *(Path(node.path) for node in nodes),

@@ -33,7 +33,7 @@ def is_used(log: embedlog.Log, node: int) -> bool:
     """Whether a directory leads a partition, or is in an ISR."""
     return any(
         node in each.isr or node == each.leader
-        for each in log._engine.set.decisions.newest_state().partitions.values()
+        for each in log._engine.set.decisions.counted_state().partitions.values()
     )
 
 
@@ -165,7 +165,7 @@ def test_a_directory_that_returns_joins_again(tmp_path: Path) -> None:
     (tmp_path / "removed").rename(tmp_path / "d2")
     with opened(tmp_path) as log:
         log.housekeep()
-        state = log._engine.set.decisions.newest_state()
+        state = log._engine.set.decisions.counted_state()
         assert all(sorted(each.isr) == [1, 2, 3] for each in state.partitions.values()), (
             state.partitions
         )
@@ -255,7 +255,7 @@ def end_of(directory: Path) -> bytes:
 
 
 def nodes(log: embedlog.Log, name: str = "t") -> list[tuple[int, ...]]:
-    state = log._engine.set.decisions.newest_state()
+    state = log._engine.set.decisions.counted_state()
     found = next(topic_id for topic_id, topic in state.topics.items() if topic.name == name)
     return [each.replicas for each in state.partitions_of(found)]
 
@@ -382,7 +382,7 @@ def test_one_election_replaces_all_leaders_that_were_in_a_lost_directory(tmp_pat
                 producer.send("t", b"before", partition=number).result(20)
             lost = sorted(
                 each.number
-                for each in decisions.newest_state().partitions.values()
+                for each in decisions.counted_state().partitions.values()
                 if each.leader == 1
             )
             assert len(lost) == 3
@@ -391,7 +391,7 @@ def test_one_election_replaces_all_leaders_that_were_in_a_lost_directory(tmp_pat
             producer.send("t", b"after", partition=lost[0]).result(20)
             elected = {
                 each.number: each
-                for each in decisions.newest_state().partitions.values()
+                for each in decisions.counted_state().partitions.values()
                 if each.number in lost
             }
             assert [(each.leader in (2, 3), each.leader_epoch) for each in elected.values()] == [
@@ -417,7 +417,7 @@ def test_an_election_is_made_without_those_that_are_refused(
                 producer.send("t", b"before", partition=number).result(20)
             lost = sorted(
                 each.number
-                for each in decisions.newest_state().partitions.values()
+                for each in decisions.counted_state().partitions.values()
                 if each.leader == 1
             )
             assert len(lost) == 2
@@ -433,7 +433,7 @@ def test_an_election_is_made_without_those_that_are_refused(
             producer.send("t", b"after", partition=lost[0]).result(20)
             assert asked[:2] == lost
             found = {
-                each.number: each.leader for each in decisions.newest_state().partitions.values()
+                each.number: each.leader for each in decisions.counted_state().partitions.values()
             }
             assert [found[number] == 1 for number in lost] == [False, True]
         assert len(values(log)) == 7

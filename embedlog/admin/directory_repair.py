@@ -143,7 +143,7 @@ def _read_ends(path: Path) -> checkpoints.Offsets:
     ends: checkpoints.Offsets = {}
     for name in (file_names.RECOVERY_POINTS, file_names.HIGH_WATERMARKS):
         with contextlib.suppress(EmbedlogError):  # a finding of the directory
-            for partition, offset in checkpoints.read_exactly(path / name).items():
+            for partition, offset in checkpoints.read_offsets_exactly(path / name).items():
                 ends[partition] = max(offset, ends.get(partition, 0))
     return ends
 

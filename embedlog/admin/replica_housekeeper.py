@@ -245,7 +245,7 @@ class ReplicaHousekeeper(Housekeeper):
         has records to copy.
         """
         self._set.topics.refresh()
-        state = self._set.decisions.newest_state()
+        state = self._set.decisions.counted_state()
         self._copy_ns = files.deadline_after(self._wait_ms / 1000)
         if used_only:
             partition_ids = [

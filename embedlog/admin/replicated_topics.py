@@ -116,7 +116,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
                     due.append(topic)
             if not due:
                 return [topic.name for topic in planned if topic.name in created_names]
-            before = self._set.decisions.settled_state()
+            before = self._set.decisions.last_decided_state()
             for topic in due:
                 self._check_free(topic.name)
             self._deleted.finish({topic.name for topic in due})

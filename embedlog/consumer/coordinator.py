@@ -323,7 +323,7 @@ class ConsumerCoordinator:
         )
 
     def _read_notice(self) -> int:
-        return -1 if self._number is None else int(self._groups.topic.notice(self._number))
+        return -1 if self._number is None else int(self._groups.topic.notice_word(self._number))
 
     def _ensure_lease(self) -> Lease:
         liveness = self._engine.transactions.liveness

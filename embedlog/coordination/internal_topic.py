@@ -30,10 +30,11 @@ A `_ViewKeeper` has the view of one partition with its position (`_ReplayState`)
 | an offset | the records below it, in one leader epoch | by records (`_move`) or by `_rebuild` |
 
 `_move` is the only change, under the mutex of the keeper, and only if no other thread was faster.
-Anyone reads the state as a whole without it. A keeper whose update does not end is replaced by
+Anyone reads the state as a whole without it. Its view is shared: while one thread reads it,
+another one may apply records (`replay.View`). A keeper whose update does not end is replaced by
 another one, which begins at the log start.
 
-A `Decision` lives while its caller has the lock of the partition:
+A `TopicDecision` lives while its caller has the lock of the partition:
 
 | moment | what it shows |
 | --- | --- |
@@ -42,8 +43,9 @@ A `Decision` lives while its caller has the lock of the partition:
 | an append ended, in a set | `awaits_commit`: it counts after the release only |
 | an append ended, and syncs are overdue | `is_sync_due`: the partition is synced after the release |
 
-An append of a transaction (`append_stamped`) awaits the commit of that, so it sets no
-`awaits_commit`.
+The end of `lock_for_decision` waits for that commit, so its callers need not: only what is written
+under the same lock must not depend on the decision. An append of a transaction (`append_stamped`)
+awaits the commit of that, so it sets no `awaits_commit`.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ logger = logging.getLogger("embedlog")
 
 
 REST_BYTES: Final = 1 << 20  # read under the lock at most
-REPLAY_BYTES: Final = 1 << 20
+REPLAY_BYTES: Final = 1 << 20  # of one fetch
 REFRESHES: Final = 8  # of a view while leaders change
 # at most, between two attempts: decisions of the set wake a waiting process earlier
 RETRY_NS: Final = 200_000_000
@@ -156,8 +158,8 @@ class TopicDecision(Generic[V]):
         # whether records are unsynced for longer than `flush.ms`
         self.is_sync_due = False
 
-    def append(self, records: list[Record], *, notice: bool = False) -> None:
-        """Append the decision as one batch, which counts as a whole or not at all. `notice`: wake
+    def append(self, records: list[Record], *, wake: bool = False) -> None:
+        """Append the decision as one batch, which counts as a whole or not at all. `wake`: wake
         followers of this partition.
         """
         keeper = self._keeper
@@ -174,7 +176,7 @@ class TopicDecision(Generic[V]):
         if state.position == base and state.view is self.view:
             with contextlib.suppress(_Stuck):
                 _move(keeper, state, state._replace(position=self.end), replay.Records(records, []))
-        if notice:
+        if wake:
             # the append succeeded, and waiting processes also check at intervals
             with contextlib.suppress(StorageError):
                 keeper.partition.notify()
@@ -281,7 +283,9 @@ class InternalTopic(Generic[V]):
         return numbers
 
     def written_partitions(self) -> list[int]:
-        """Its partitions with records."""
+        """Its partitions that may have records: those without a use here are looked up in their
+        files.
+        """
         return [number for number in self.local_partitions() if not self.is_unwritten(number)]
 
     def is_unwritten(self, number: int) -> bool:
@@ -301,8 +305,8 @@ class InternalTopic(Generic[V]):
 
     # ---- views -----------------------------------------------------------------------------------
 
-    def notice(self, number: int) -> int:
-        """A futex word that changes after every append with notice. Read it, then the view, then
+    def notice_word(self, number: int) -> int:
+        """A futex word that changes after every append with `wake`. Read it, then the view, then
         wait for its change (`Engine.wait`).
 
         -1 if there is nothing to wait for: no process writes this directory, or the partition has
@@ -324,8 +328,12 @@ class InternalTopic(Generic[V]):
         return self.read(number, lambda view: view)
 
     def read(self, number: int, select: Callable[[V], T]) -> T:
-        """What `select` finds in the view, after the commit of that. It may be called again."""
-        until = 0
+        """What `select` finds in the view, after the commit of that. It may be called again.
+
+        Another thread may apply records meanwhile: `select` takes what it needs in one atomic look,
+        such as one value of a mapping or `list(mapping)`.
+        """
+        deadline_ns: int | None = None
         while True:
             keeper, state = self._refresh(number)
             result = select(state.view)
@@ -337,9 +345,9 @@ class InternalTopic(Generic[V]):
             is_same_view = later_state.view is state.view and later_state.position != INCOMPLETE
             if is_same_view and partition.confirm(later_state.position, later_state.epoch):
                 return result
-            if not until:
-                until = partition.deadline()
-            if system.boot_ns() >= until:
+            if deadline_ns is None:
+                deadline_ns = partition.deadline()
+            if system.boot_ns() >= deadline_ns:
                 raise LeaderNotAvailableError(
                     f"the leader of {partition.topic}-{partition.number} changed until the deadline"
                 )
@@ -392,20 +400,20 @@ class InternalTopic(Generic[V]):
     def lock_for_decision(self, number: int, deadline_ns: int) -> Iterator[TopicDecision[V]]:
         """The partition's lock with a current view, for a decision and its append.
 
-        An error of embedlog raised inside leaves everything unchanged, unless it occurred during an
-        append. Raises LockTimeoutError.
+        An error of embedlog that is raised inside before an append leaves everything unchanged.
+        Raises LockTimeoutError.
         """
         refusal: EmbedlogError | None = None
         decision: TopicDecision[V] | None = None
         keeper = self._keeper_of(number)
         # What a view lacks that was read before is usually little: it is read under the lock only.
         # A later leader of a set may lack records of the view.
-        refreshes = keeper.partition.replicated or keeper.state.position == INCOMPLETE
+        reads_before_lock = keeper.partition.replicated or keeper.state.position == INCOMPLETE
         while decision is None:
-            if refreshes:
+            if reads_before_lock:
                 with bound_waits(deadline_ns):
                     keeper, _ = self._refresh(number)
-            refreshes = True
+            reads_before_lock = True
             with keeper.partition.exclusive(deadline_ns) as locked:
                 try:
                     state = _catch_up(keeper, keeper.state, locked.published, REST_BYTES)
@@ -477,7 +485,7 @@ def _rebuild(keeper: _ViewKeeper[V], previous: _ReplayState[V], now: Published) 
 def _move(
     keeper: _ViewKeeper[V], before: _ReplayState[V], after: _ReplayState[V], records: replay.Records
 ) -> _ReplayState[V]:
-    """Apply records and advance the position, unless another thread was faster; returns the present
+    """Apply records and advance the position, unless another thread was faster; returns the current
     one. Raises _Stuck.
     """
     try:

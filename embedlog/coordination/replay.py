@@ -29,6 +29,9 @@ Record = tuple[bytes, bytes | None]
 class View(Protocol):
     """The sum of one partition's records. Records are applied in log order, never by two threads at
     once.
+
+    Other threads read a view while records are applied: each of its readers looks once, in a way
+    that is atomic in Python, such as one lookup in a mapping or a copy by `list`.
     """
 
     def apply(self, key: bytes, value: bytes | None) -> None:

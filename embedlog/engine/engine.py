@@ -355,7 +355,7 @@ class Engine:
 
         `topics`: the `topics_version` before the caller's check of the topics; a change of it ends
         the sleep, too. So does a change of one of the `notices` from its value before the caller's
-        read (`InternalTopic.notice`). `brief`: the caller will continue the same wait soon, and not
+        read (`InternalTopic.notice_word`). `brief`: the caller will continue the same wait soon, and not
         for more than about a second in this way.
         """
         self.check_open()

@@ -8,6 +8,22 @@ preparation and shutdown.
   of a partition fails, the others are closed, and no checkpoint is written.
 - A directory knows the open log only as its `Owner`; an open log of several directories has one
   object for each.
+
+The life of a `LogDirectory`: it is made, then `enter`, `leave`, `close`, each once. After an error
+in `enter`, `release` takes the place of the last two; in a forked child, `abandon` does.
+
+Changes of topics by other processes come in by these calls:
+
+| call | reads the topics | applies them to | called by |
+| --- | --- | --- | --- |
+| `refresh_topics` | if they changed | the open partitions | users of a log that may be closed |
+| `follow_topics` | if they changed | the open partitions | users of a log that is open |
+| `refresh_partitions` | no | the open partitions | the calls above, and the end of each change |
+| `renew_settings` | if they changed | one open partition | an append that finds another topics word |
+| `apply_settings` | no | the open partitions | a set, after a decision about settings |
+| `reload_topics` | from the directories | the registry in memory | `refresh_partitions` of a reader |
+
+An append notices a change by the topics word; `mapped_topics_version` is that word.
 """
 
 from __future__ import annotations
@@ -92,10 +108,12 @@ class LogDirectory:
         self.path = path
         self.read_only = read_only
         self.config = config
-        self.partitions: dict[tuple[str, int], Partition] = {}  # the open ones
-        # called under the open lock, before anything is written
+        # the open ones: anyone looks one up, only this object adds and removes, under the mutex
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        # These two are assigned before `enter`. The first is called under the open lock, before
+        # anything is written.
         self.preparing: Callable[[bool], None] | None = None
-        # of a set: the decided ones
+        # of a set: its decided settings
         self.settings_of: Callable[[Topic], Mapping[str, str]] = lambda topic: topic.config
         # settings of the open partitions
         self._applied: dict[tuple[str, int], Mapping[str, str]] = {}
@@ -107,9 +125,8 @@ class LogDirectory:
         self._acquired = contextlib.ExitStack()
         system.guard()
         mode = config.file_mode
-        self.in_set = file_names.REPLICAS in location.enter(
-            path, read_only=read_only, create=create, mode=mode
-        )
+        names = location.enter(path, read_only=read_only, create=create, mode=mode)
+        self.in_set = file_names.REPLICAS in names
         self.registry = TopicRegistry(path, mode)
         self.registry.moving = self._topics_moving
         self.registry.word = self.mapped_topics_version
@@ -134,7 +151,8 @@ class LogDirectory:
         self._applied_content = self.registry.content
         self.context = self._make_context()
         if self.in_set and self.read_only:
-            self.context.node_slot = 0  # a reader shows committed records only
+            # any slot makes its partitions replicas: this reader shows committed records only
+            self.context.node_slot = 0
 
     def _prepare(self, first: bool) -> None:
         """Under the open lock: read the topics, and as the first process complete interrupted
@@ -193,7 +211,7 @@ class LogDirectory:
             return
         try:
             with self.topic_changes.begin(self.config.lock_timeout_ms / 1000):
-                pass
+                pass  # its beginning completes them
         except EmbedlogError as problem:
             # the topic stays unusable, and the next change tries again
             logger.warning("the deletion of a topic is incomplete: %s", problem)
@@ -285,8 +303,8 @@ class LogDirectory:
             page.touch_topics()
 
     def mapped_topics_version(self) -> int:
-        """A number that changes with each change of topics, where reading it costs less than a
-        `stat`, otherwise 1.
+        """A number that changes with each change of topics; odd: a change may be in progress, so
+        look at the topics. It is 1, odd, where reading it costs more than a `stat`.
         """
         page = self.directory.page
         return 1 if page is None or page.locked else page.topics()
@@ -317,9 +335,9 @@ class LogDirectory:
         """Take topics from the directories into memory. In a set the file of topics is the truth,
         unless a broker was there: a malformed or other topic id then concerns one partition.
         """
-        broker_wrote = self.directory.broker_wrote or not self.in_set
+        directories_count = self.directory.broker_wrote or not self.in_set
         changes = topic_directories.find_registry_changes(
-            self._topics_by_name(), directories, broker_wrote=broker_wrote, reading=True
+            self._topics_by_name(), directories, broker_wrote=directories_count, reading=True
         )
         self.registry.change_in_memory(changes.topics, changes.removed)
 
@@ -351,8 +369,12 @@ class LogDirectory:
         topic = self.registry.get(name)
         if partition is None:
             return
-        is_gone = topic is None or topic.state == "deleting" or number not in topic.numbers
-        if topic is None or is_gone or topic.id_bytes != partition.topic_id_bytes:
+        if (
+            topic is None
+            or topic.state == "deleting"
+            or number not in topic.numbers
+            or topic.id_bytes != partition.topic_id_bytes
+        ):
             del self.partitions[name, number]
             self._applied.pop((name, number), None)
             self._closed_places.add((name, number))

@@ -119,7 +119,7 @@ def check_root(
     ):
         kind = "checkpoint-cache" if name in file_names.CACHES else "checkpoint"
         try:
-            offsets = checkpoints.read_exactly(path / name)
+            offsets = checkpoints.read_offsets_exactly(path / name)
         except EmbedlogError as problem:
             findings.append(Finding.of(kind, path / name, problem))
             continue

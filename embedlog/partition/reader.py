@@ -5,14 +5,24 @@
 - An index entry is used only if the batch there agrees; else the segment is read from its start.
 - Every batch passes its CRC, follows on the one before, and carries the epoch that the epoch cache
   has for its offset.
-- A reader knows the chain digest at the start of a segment and at the record of an index entry. It
-  compares the digest at every later record and at the published end, before it returns a batch. A
-  read ends where the digest can be compared.
+- The chain digest is the digest of all batches of a segment up to a position; a digest record
+  stores it for an index entry. A reader knows it at the start of a segment and at each digest
+  record. It compares it at every later record and at the published end, before it returns a batch.
+  A read ends where the digest can be compared.
 - A missing file means that the list of segments is outdated: it is read again once before an error.
 - A fetch of 0 bytes reads one batch in one call (`ShortReads`). Unusual cases and findings are
   left to a fetch of DEFAULT_BYTES.
 - A read from the offset after that of an index entry begins at the next entry, if its batch follows
   and begins there.
+
+A read of a segment has an `_Entrance`, the first of these that exists:
+
+| entrance | its first batch must | if that is another one |
+| --- | --- | --- |
+| continuation of an earlier fetch | begin at the offset, without gaps | the segment is damaged |
+| entry after that of the search | have its last offset, and begin at the offset | read from the entry of the search |
+| entry of the search | have its last offset | the index is wrong: read from the segment's start |
+| start of the segment | begin at the segment's base, without gaps | the segment is damaged |
 """
 
 from __future__ import annotations
@@ -21,7 +31,7 @@ import errno
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from embedlog import index
 from embedlog._native import system
@@ -82,8 +92,16 @@ class Fetched:
     position: int
     # (producer id, first offset) of transactions that were aborted
     aborted: list[tuple[int, int]] = field(default_factory=list)
-    decompressed_max: int = LIMIT_BYTES  # uncompressed, of one batch
-    offset: int = -1  # from which it was read, for another replica
+    decompressed_max: int = LIMIT_BYTES  # a limit for the uncompressed records of one batch
+    offset: int = -1  # set by a copy to another replica: the offset from which it was read
+
+
+class _Entrance(NamedTuple):
+    """Where a read of a segment begins: the table of the module."""
+
+    entry: IndexEntry  # NO_ENTRY: at a continuation, or at the start of the segment
+    continuation: Continuation
+    first_offset: int = -1  # that the batch of `entry` must have; -1: any
 
 
 def _select_useful(batches: Batches, offset: int, limit: int) -> Batches:
@@ -282,24 +300,23 @@ class Reader:
                 return fetched
         continuation = self._continuations.take(offset)
         entry = NO_ENTRY
-        expected = offset
-        first = -1
+        first_offset = -1
+        next_offset = offset  # at which the next batch must begin, without gaps; -1: any
         if continuation is None or continuation.base != info.base:
-            entry, continuation, first = self._enter(info, offset)
-            expected = -1
+            entry, continuation, first_offset = self._enter(info, offset)
+            next_offset = -1
         path = self._segment_path(info.base)
         while continuation.position < info.size:
-            chain = self._chain_of(info, continuation, expected)
+            chain = self._chain_of(info, continuation, next_offset)
             data, scanned = self._read(
                 path, info, continuation, chain, max_bytes or DEFAULT_BYTES, pool
             )
-            if entry.number >= 0 and not entry.begins(scanned.batches, first):
-                if first < 0:  # the index is wrong: read from the start
-                    entry = NO_ENTRY
-                    continuation = self._start_of(info)
-                else:  # only the next entry was not the right one: read from the one before
-                    entry, continuation = self._enter_at(info, self.find_entry(info, offset))
-                first = -1
+            if entry.number >= 0 and not entry.begins(scanned.batches, first_offset):
+                if first_offset < 0:
+                    entry, continuation, first_offset = self._enter_at(info, NO_ENTRY)
+                else:
+                    search_entry = self.find_entry(info, offset)
+                    entry, continuation, first_offset = self._enter_at(info, search_entry)
                 continue
             self._check_first(path, info, continuation, scanned)
             batches, digest_state_after = self._digests.compare(
@@ -317,7 +334,7 @@ class Reader:
                 return self._finish_fetch(useful, batches, data, path, continuation, after)
             continuation = after
             entry = NO_ENTRY
-            expected = -1
+            next_offset = -1
             if int(batches["base_offset"][-1]) >= limit:
                 break
         return None
@@ -365,14 +382,14 @@ class Reader:
         digest_state = interval_digests.State() if info.digested else None
         return Continuation(info.base, 0, -1, digest_state)
 
-    def _enter(self, info: SegmentInfo, offset: int) -> tuple[IndexEntry, Continuation, int]:
-        """The start of a read, and the first offset there if it must be `offset`, else -1."""
+    def _enter(self, info: SegmentInfo, offset: int) -> _Entrance:
+        """Where a read without a continuation begins."""
         entry = self.find_entry(info, offset)
         if entry.number >= 0 and entry.last_offset == offset - 1:
             following = self._find_adjacent(info, entry)
             if following is not None:
-                return *self._enter_at(info, following), offset
-        return *self._enter_at(info, entry), -1
+                return self._enter_at(info, following, offset)
+        return self._enter_at(info, entry)
 
     def _find_adjacent(self, info: SegmentInfo, entry: IndexEntry) -> IndexEntry | None:
         """The next index entry, if its batch directly follows that of `entry`."""
@@ -389,16 +406,18 @@ class Reader:
             return None
         return following
 
-    def _enter_at(self, info: SegmentInfo, entry: IndexEntry) -> tuple[IndexEntry, Continuation]:
-        """The start of a read: an index entry, if its chain digest is known or the segment has
-        none.
+    def _enter_at(self, info: SegmentInfo, entry: IndexEntry, first_offset: int = -1) -> _Entrance:
+        """An index entry, if its chain digest is known or the segment has none; else the start of
+        the segment.
         """
         if entry.number < 0:
-            return NO_ENTRY, self._start_of(info)
+            return _Entrance(NO_ENTRY, self._start_of(info))
         digest_state = self._digests.seed(info, entry)
         if digest_state is None and info.digested:
-            return NO_ENTRY, self._start_of(info)  # a digest record is missing: that costs time
-        return entry, Continuation(info.base, entry.position, -1, digest_state)
+            # a digest record is missing: that costs time
+            return _Entrance(NO_ENTRY, self._start_of(info))
+        continuation = Continuation(info.base, entry.position, -1, digest_state)
+        return _Entrance(entry, continuation, first_offset)
 
     def _finish_fetch(
         self,
@@ -460,7 +479,7 @@ class Reader:
 
     def unread_bytes(self, offset: int) -> int | None:
         """Bytes after `offset`, if a fetch ended there and all following records are in the active
-        segment.
+        segment; otherwise None, without the search of `bytes_from`.
         """
         continuation = self._continuations.get(offset)
         published = self._state.published()
@@ -477,7 +496,7 @@ class Reader:
         if continuation is not None and continuation.base == published.segment_base:
             return published.segment_size - continuation.position
         entry = self.find_entry(active_info(published), offset)
-        return published.segment_size - max(0, entry.position)
+        return published.segment_size - entry.position
 
     def find_entry(self, info: SegmentInfo, offset: int) -> IndexEntry:
         """The index entry at which a search for an offset begins; number -1: at the start of the
@@ -524,14 +543,16 @@ class Reader:
                 raise
             return otherwise
 
-    def _chain_of(self, info: SegmentInfo, continuation: Continuation, offset: int) -> Chain:
-        expected = offset if info.gapless and offset >= 0 else -1
+    def _chain_of(self, info: SegmentInfo, continuation: Continuation, next_offset: int) -> Chain:
+        """The state of a scan from a continuation on, which the scan advances."""
         if continuation.position == 0:
-            expected = info.base if info.gapless else -1
+            next_offset = info.base
+        if not info.gapless:
+            next_offset = -1
         # a broker's that is not split yet
         bound = info.base if info.next_offset - info.base <= RELATIVE_MAX + 1 else -1
         return Chain(
-            expected, continuation.epoch, gaps_allowed=not info.gapless, segment_base=bound
+            next_offset, continuation.epoch, gaps_allowed=not info.gapless, segment_base=bound
         )
 
     def _read(
@@ -595,6 +616,7 @@ class Reader:
         if end > len(buffer):
             return buffer[:read_bytes], scanned
         read_bytes += files.pread_into(fd, buffer[read_bytes:end], position + read_bytes, path)
+        # the first scan has advanced `chain` to this batch
         last = scan(buffer[scanned.consumed : read_bytes], chain, position=scanned.consumed)
         batches = joined([scanned.batches, last.batches])
         consumed = scanned.consumed + last.consumed
@@ -639,7 +661,6 @@ class Reader:
         self, info: SegmentInfo, timestamp_ms: int, published: Published, committed: bool
     ) -> OffsetAndTimestamp | None:
         limit = self._limit_of(published, committed, None)
-        # an index entry names the last offset of a batch
         window = Window(start_offset=published.log_start, start_ms=timestamp_ms)
         for fetched in self._fetch_candidates(info, timestamp_ms, published, limit):
             for row in np.flatnonzero(fetched.batches["max_timestamp"] >= timestamp_ms):

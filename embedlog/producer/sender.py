@@ -320,7 +320,7 @@ class Sender:
             may_go_on = isinstance(error, EmbedlogError) and error.retriable
             if part.ended and may_go_on and attempt.has_time():
                 pause_s = 0.0
-                if part.awaits and self._has_other_records(target):
+                if part.awaits_change and self._has_other_records(target):
                     pause_s = attempt.pause_s()
                 target.queue.rest(pause_s)
                 return

@@ -170,7 +170,7 @@ class Assignments:
         `percentage`: of the partitions with this node as the first replica, the share that other
         nodes may lead.
         """
-        state = self._set.decisions.newest_state()
+        state = self._set.decisions.counted_state()
         leaders: dict[TopicPartition, int] = {}
         for node in self._set.live_nodes():
             own = [
@@ -202,7 +202,7 @@ class Assignments:
         if topic is None and number is not None:
             raise TypeError("a partition is given with its topic")
         self._set.topics.refresh()
-        state = self._set.decisions.newest_state()
+        state = self._set.decisions.counted_state()
         if topic is not None:
             self._set.topics.live(topic)
         partition_ids = dict[TopicPartition, PartitionId]()
@@ -249,7 +249,7 @@ class Assignments:
         for tp, target in targets.items():
             if target is not None:
                 continue
-            decided = self._set.decisions.newest_state().partitions.get(partition_ids[tp])
+            decided = self._set.decisions.counted_state().partitions.get(partition_ids[tp])
             if decided is not None and decided.leader in decided.adding:
                 self._commit(self._set.replicas(partition_ids[tp], tp.topic))
         steps = [make_step(partition_ids[tp], tp.topic, target) for tp, target in targets.items()]
@@ -261,7 +261,7 @@ class Assignments:
 
     def in_progress(self) -> dict[TopicPartition, Reassignment]:
         """The reassignments that are not finished."""
-        state = self._set.decisions.newest_state()
+        state = self._set.decisions.counted_state()
         reassignments = dict[TopicPartition, Reassignment]()
         for partition_id, partition in sorted(state.partitions.items()):
             if partition.adding or partition.removing:
@@ -314,7 +314,7 @@ class Assignments:
         replicas.leaders.find_leader(self._set.deadline(), wait=False)
         if replicas.members.damaged:
             repair_damaged(replicas, self._set.deadline, ending)
-        decided = self._set.decisions.newest_state().partitions.get(partition_id)
+        decided = self._set.decisions.counted_state().partitions.get(partition_id)
         if decided is None or set(decided.replicas) <= set(decided.isr):
             self._catching_up.pop(partition_id, None)
         else:
@@ -333,7 +333,7 @@ class Assignments:
         """Finish the reassignment of a partition if its target is in the ISR; True if it is
         finished now.
         """
-        decided = self._set.decisions.newest_state().partitions.get(partition_id)
+        decided = self._set.decisions.counted_state().partitions.get(partition_id)
         if decided is None or not (decided.adding or decided.removing):
             return False
         target = [node for node in decided.replicas if node not in decided.removing]
@@ -367,7 +367,7 @@ class Assignments:
 
         Their files of topics get the decided settings.
         """
-        state = self._set.decisions.newest_state()
+        state = self._set.decisions.counted_state()
         if state is self._cleared:
             return
         is_clear = True

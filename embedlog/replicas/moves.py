@@ -136,7 +136,7 @@ def move_off(
                 raise
             new_targets = current_targets
     while True:
-        state = decisions.newest_state()
+        state = decisions.counted_state()
         remaining = _partitions_on(state, node)
         if not remaining:
             break
@@ -146,7 +146,7 @@ def move_off(
             try:
                 assignments.tend(partition_id, name, lambda: system.boot_ns() >= deadline_ns)
             except (LeaderNotAvailableError, UnknownTopicOrPartitionError):
-                if partition_id in decisions.newest_state().partitions:
+                if partition_id in decisions.counted_state().partitions:
                     raise
         if system.boot_ns() >= deadline_ns:
             names = sorted({state.topics[partition.topic_uuid].name for partition in remaining})

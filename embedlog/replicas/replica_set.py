@@ -83,13 +83,13 @@ class ReplicaSet:
         self.members.open(checked, racks or {})
         self.directories = self.members.directories
         self.decisions = self.members.decisions
-        self.topics = SetTopics(self.decisions.newest_state)
+        self.topics = SetTopics(self.decisions.counted_state)
         self._topics = self.topics
         self.topics.settings_changed = self._apply_settings
         self.assignments = Assignments(self)
         self.verification = Verification(self)
         self.growth = SetGrowth(self.members, self.assignments, self._config)
-        voters = self.decisions.newest_state().voters
+        voters = self.decisions.counted_state().voters
         if not checked.is_registered and len(voters) == 2:
             logger.info(
                 "a set of two directories needs both for each decision: a third one on another "
@@ -140,7 +140,7 @@ class ReplicaSet:
         parts = () if problem.path is None else Path(problem.path).parts
         if partition_name(LOG, 0) in parts:
             return len(self.decisions.nodes) > 1
-        state = self.decisions.newest_state()
+        state = self.decisions.counted_state()
         for (topic_uuid, number), partition in state.partitions.items():
             is_its_path = partition_name(state.topics[topic_uuid].name, number) in parts
             if is_its_path and set(partition.isr) - {node}:
@@ -278,7 +278,7 @@ class ReplicaSet:
 
         Raises NotEnoughDirectoriesError.
         """
-        if not self._undecided_topics(self.decisions.newest_state(), names):
+        if not self._undecided_topics(self.decisions.counted_state(), names):
             return []
         return sorted(self._undecided_topics(self.decisions.settle(self.deadline()), names))
 
@@ -305,7 +305,7 @@ class ReplicaSet:
 
     def replica_directory_count(self) -> int:
         """The number of directories that take replicas."""
-        return sum(member.replicas for member in self.decisions.newest_state().nodes.values())
+        return sum(member.replicas for member in self.decisions.counted_state().nodes.values())
 
     def live_nodes(self) -> frozenset[int]:
         """The nodes whose directories this process uses."""

@@ -1,7 +1,7 @@
 """This module shows the decided topics of a set to the engine, as `TopicRegistry` shows those of a
 directory.
 
-- The topics are those of the newest state that one copy of the decision log shows (QUORUM-7).
+- The topics are those of the counted state that one copy of the decision log shows (QUORUM-7).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class SetTopics:
     """The topics of an open set. Threads: any."""
 
-    def __init__(self, newest_state: Callable[[], State]) -> None:
-        self._newest_state = newest_state
+    def __init__(self, counted_state: Callable[[], State]) -> None:
+        self._counted_state = counted_state
         # called after the settings of a topic changed
         self.settings_changed: Callable[[], None] = lambda: None
         self._state: State | None = None
@@ -32,11 +32,11 @@ class SetTopics:
 
     def has_changed(self) -> bool:
         """Whether a decision changed a topic since the last `refresh`."""
-        return self._newest_state() is not self._state
+        return self._counted_state() is not self._state
 
     def refresh(self) -> bool:
-        """Take the newest state over; True if it is another one."""
-        state = self._newest_state()
+        """Take the counted state over; True if it is another one."""
+        state = self._counted_state()
         if state is self._state:
             return False
         while True:
@@ -49,7 +49,7 @@ class SetTopics:
             self._state = state
             if _settings_of(before) != _settings_of(topics):
                 self.settings_changed()
-            newest = self._newest_state()
+            newest = self._counted_state()
             if newest is state:
                 return True
             # another thread may have taken it over meanwhile, and this one the older state after it

@@ -3,10 +3,10 @@ with other work.
 
 - A call of a client on a set stores its deadline for its thread. Waits for leaders and locks below
   it end then, although their own limit is `lock.timeout.ms`.
-- A lock that is not waited for until its own limit shows nothing about its directory: it fails none.
+- A wait for a lock that ends before the lock's own limit is no failure of the lock's directory.
 - A thread that has other work waits for no change of a set: a leader, a majority, a larger ISR.
-  Without other work it waits for a slice, and so long it also copies. Then its call ends as at the
-  deadline. Locks are waited for until the deadline even so, because an earlier end shows nothing
+  Without other work it waits for a slice. It copies to followers for a slice at most, in any case.
+  Then its call ends as at the deadline. Locks are waited for until the deadline even so, because an earlier end shows nothing
   about their directory.
 """
 
@@ -24,7 +24,7 @@ NEVER_NS: Final = 2**63 - 1
 
 class _Calls(threading.local):
     deadline_ns: int = NEVER_NS
-    part: Slice | None = None
+    current_slice: Slice | None = None
     thread: int = 0  # for which this one works; 0: for itself
 
 
@@ -51,7 +51,9 @@ def standing_of_thread() -> Standing:
 @scope
 def stand_in_for(caller: Standing) -> Iterator[None]:
     """Work for another thread meanwhile: its deadline counts, and what is reserved for it is
-    accessible.
+    accessible. Its slice is not taken over.
+
+    By `finally`, since a thread that works for others gets no interrupt.
     """
     before = Standing(_calls.deadline_ns, _calls.thread)
     _calls.deadline_ns, _calls.thread = caller
@@ -79,40 +81,42 @@ def wait_end(deadline_ns: int) -> int:
     """The end of a wait of this thread for a change of a set: the deadline, or earlier, 0 if it is
     over.
     """
-    part = _calls.part
-    if part is None:
+    current_slice = _calls.current_slice
+    if current_slice is None:
         return deadline_ns
-    return part.end_of_wait(deadline_ns)
+    return current_slice.end_of_wait(deadline_ns)
 
 
 def work_end(deadline_ns: int) -> int:
     """The end of the work of this thread on one partition, in steps, in the same way."""
-    part = _calls.part
-    if part is None:
+    current_slice = _calls.current_slice
+    if current_slice is None:
         return deadline_ns
-    return part.end_of_work(deadline_ns)
+    return current_slice.end_of_work(deadline_ns)
 
 
 class Slice:
     """This thread may have other work between `begin` and its end. `has_work` shows whether it has
     some now.
 
-    `ended`: a call inside ended early for that, so its error says nothing; it may be made again.
-    `awaits`: a change of the set.
+    `ended` and `awaits_change` are set once and never reset, so an object is for one call. `ended`:
+    a call inside ended early for the other work, so its error says nothing; it may be made again.
+    `awaits_change`: what ended early was a wait for a change of the set.
     """
 
-    __slots__ = ("_has_work", "_slice_ns", "_until_ns", "awaits", "ended")
+    __slots__ = ("_has_work", "_slice_ns", "_until_ns", "awaits_change", "ended")
 
     def __init__(self, has_work: Callable[[], bool], slice_ns: int) -> None:
         self._has_work = has_work
         self._slice_ns = slice_ns
         self._until_ns = NEVER_NS
-        self.ended = self.awaits = False
+        self.ended = False
+        self.awaits_change = False
 
     def begin(self) -> Setting[Slice]:
-        """A context, which begins now."""
+        """A context in which the slice counts for this thread; the slice begins now."""
         self._until_ns = system.boot_ns() + self._slice_ns
-        return Setting(_calls, "part", self)
+        return Setting(_calls, "current_slice", self)
 
     def end_of_wait(self, deadline_ns: int) -> int:
         """As `wait_end`."""
@@ -120,7 +124,7 @@ class Slice:
         slice_end_ns = now_ns if self._has_work() else self._until_ns
         end_ns = self._end_of(now_ns, slice_end_ns, deadline_ns)
         if not end_ns:
-            self.awaits = True
+            self.awaits_change = True
         return end_ns
 
     def end_of_work(self, deadline_ns: int) -> int:

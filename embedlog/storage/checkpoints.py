@@ -58,7 +58,7 @@ def read_offsets(path: str | os.PathLike[str]) -> Offsets:
     return _read_offsets(path) or {}
 
 
-def read_exactly(path: str | os.PathLike[str]) -> Offsets:
+def read_offsets_exactly(path: str | os.PathLike[str]) -> Offsets:
     """As `read_offsets`, but a damaged cache is an error, too."""
     offsets: Offsets = {}
     for line, (topic, partition_text, offset_text) in _read_entries(path, 3):
@@ -72,7 +72,7 @@ def read_exactly(path: str | os.PathLike[str]) -> Offsets:
 def _read_offsets(path: str | os.PathLike[str]) -> Offsets | None:
     """As `read_offsets`, but None for a damaged cache."""
     try:
-        return read_exactly(path)
+        return read_offsets_exactly(path)
     except (ForeignDirectoryError, CorruptRecordError) as problem:
         # another version is of a newer program, and no damage
         if os.path.basename(os.fspath(path)) not in file_names.CACHES:
@@ -202,7 +202,7 @@ class EpochCache:
     """The start offset of each leader epoch: pairs (epoch, start offset), both strictly rising.
 
     The class is pure: it knows no file and no lock. Each method that changes it returns whether it
-    changed, so that the caller writes the file.
+    changed, so that the caller writes the file. Of entries that do not rise, the later ones count.
     """
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
@@ -229,7 +229,7 @@ class EpochCache:
 
     def assign(self, epoch: int, start: int) -> bool:
         """Start an epoch at `start` and remove entries that contradict it. No change if that epoch
-        is already the latest.
+        is already the latest and starts there or earlier.
         """
         if epoch < 0 or start < 0:
             raise ValueError(f"not a leader epoch: {epoch} from {start}")
@@ -265,6 +265,7 @@ class EpochCache:
         expected).
 
         A batch without an epoch agrees with any: messages of magic 0 and 1 have no such field.
+        REQUIRES at least one batch.
         """
         if not self.entries:
             return None
@@ -289,7 +290,8 @@ class EpochCache:
         return row, int(expected[row])
 
     def end_offset(self, epoch: int, log_end: int) -> tuple[int, int]:
-        """(largest known epoch <= `epoch`, the offset at which it ended); (-1, -1) if unknown.
+        """(largest known epoch <= `epoch`, the offset at which it ended); (-1, -1) if unknown. An
+        epoch below the first known one is returned itself, and ends where that begins.
 
         The end is the start of the next higher epoch, or `log_end` for the latest one. A reader
         whose position is after the end has read records that were truncated.
@@ -313,7 +315,7 @@ def read_epochs(path: str | os.PathLike[str]) -> EpochCache:
     ForeignDirectoryError for a malformed one.
 
     A last line without its end is malformed, unlike in Kafka: the rest of a start offset would be
-    another offset.
+    another offset. Entries that do not rise are no error: see `EpochCache`.
     """
     return EpochCache(
         (number_of(path, line, epoch, INT_MAX), number_of(path, line, start, LONG_MAX))

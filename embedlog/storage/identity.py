@@ -1,14 +1,23 @@
-"""Identity of topics and log directories: partition.metadata, meta.properties, and the
-clean-shutdown mark.
+"""Identity of topics and log directories, and the marks by which a broker's use is noticed.
+
+| file | what it has | written by |
+| --- | --- | --- |
+| partition.metadata | topic id | the creation of a partition's directory |
+| meta.properties | ids of cluster, node and directory | the first opening, and one that misses a part |
+| `CLEAN_MARK` | broker epoch, incarnation that closed | the last process that leaves; the first one removes it |
+| `VISIT` | number of the last visit of a broker | the first process that notices a visit |
 
 - An identity is a UUID of 16 bytes, written as 22 characters; topic ids and directory ids are never
   generated twice.
 - Properties that another version or a broker wrote beside the known ones are kept when a file is
   rewritten.
 - The clean mark counts by its existence, as in Kafka; its content is optional.
-- embedlog's mark is signed. A broker deletes the mark at its start, and never signs its own. So a
-  signed mark, also in a copy, proves that embedlog closed the directory and that no broker has used
-  it since.
+- embedlog's mark names its writer, the incarnation: this is its signature. A broker deletes the
+  mark at its start, and never signs its own. So a signed mark, also in a copy, proves that embedlog
+  closed the directory and that no broker has used it since.
+- A manifest names the visit that it has taken into account: with any other number than that of
+  `VISIT` it proves nothing. A visit's number is random and odd; 0: no visit was noticed yet.
+  `BEFORE_VISITS` is even, so it is never the number of a visit.
 """
 
 from __future__ import annotations
@@ -43,9 +52,7 @@ _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")
 _SIGNATURE = "embedlog"
 _VISIT = re.compile(rb"[0-9a-f]{8} [0-9a-f]{8}\n")
 _VISIT_BYTES = 64
-# the visit that a manifest names before its partition was loaded; visits have odd numbers, none has
-# 0
-BEFORE_VISITS: Final = 2
+BEFORE_VISITS: Final = 2  # what a manifest names before its partition was loaded
 
 
 def new_id(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
@@ -148,7 +155,7 @@ class MetaProperties(NamedTuple):
 
 def read_meta(directory: str | os.PathLike[str]) -> MetaProperties | None:
     """The identity of a log directory; None if it has no meta.properties yet. Version 0 has
-    broker.id for node.id.
+    broker.id for node.id. Raises ForeignDirectoryError, UnsupportedFormatError, StorageError.
     """
     path = Path(directory, META_PROPERTIES)
     data = files.read_bytes(path)
@@ -256,9 +263,8 @@ def _character_of(match: re.Match[str]) -> str:
 
 
 def read_clean_mark(directory: str | os.PathLike[str]) -> int | None:
-    """None if there is no mark.
-
-    Otherwise the broker's epoch, -1 if the mark contains none: the directory was shut down cleanly.
+    """The broker epoch in the mark; -1 if the mark has none; None without a mark: then the
+    directory was not shut down cleanly.
     """
     data = files.read_bytes(Path(directory, CLEAN_MARK))
     if data is None:

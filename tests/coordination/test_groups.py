@@ -173,11 +173,11 @@ def test_who_follows_a_group_is_told_of_it_and_not_of_commits(
     groups: Groups, other: Groups
 ) -> None:
     number = groups.topic.partition_of("g")
-    before = other.topic.notice(number)
+    before = other.topic.notice_word(number)
     groups.commit("g", {ONE: 1})
-    assert other.topic.notice(number) == before
+    assert other.topic.notice_word(number) == before
     keep(groups, stable(A))
-    assert other.topic.notice(number) != before
+    assert other.topic.notice_word(number) != before
 
 
 # ---- committing as a member ----------------------------------------------------------------------

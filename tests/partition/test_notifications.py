@@ -40,7 +40,7 @@ def topic_of(log: embedlog.Log) -> InternalTopic[Newest]:
 
 def tell(topic: InternalTopic[Newest], number: int = 0, *, notice: bool = True) -> None:
     with topic.lock_for_decision(number, files.deadline_after(20)) as decision:
-        decision.append([(b"n", b"%d" % time.monotonic_ns())], notice=notice)
+        decision.append([(b"n", b"%d" % time.monotonic_ns())], wake=notice)
 
 
 @pytest.fixture
@@ -91,19 +91,19 @@ def test_a_decision_that_gives_notice_wakes_who_follows(
     writing: embedlog.Log, following: embedlog.Log
 ) -> None:
     topic = topic_of(following)
-    seen = [(topic.partition(number), topic.notice(number)) for number in (1, 0)]
+    seen = [(topic.partition(number), topic.notice_word(number)) for number in (1, 0)]
     assert slept(following, seen, 20, lambda: tell(topic_of(writing))) < 10
 
 
 def test_one_that_gives_none_wakes_nobody(writing: embedlog.Log, following: embedlog.Log) -> None:
     """Thousands of commits do not wake the followers of a group's members."""
     topic = topic_of(following)
-    seen = [(topic.partition(0), topic.notice(0))]
+    seen = [(topic.partition(0), topic.notice_word(0))]
     assert slept(following, seen, 0.3, lambda: tell(topic_of(writing), notice=False)) >= 0.3
     assert (
         slept(
             following,
-            [(topic.partition(0), topic.notice(0))],
+            [(topic.partition(0), topic.notice_word(0))],
             0.3,
             lambda: tell(topic_of(writing), 1),
         )
@@ -115,7 +115,7 @@ def test_what_came_between_the_look_and_the_wait_is_no_sleep(
     writing: embedlog.Log, following: embedlog.Log
 ) -> None:
     topic = topic_of(following)
-    seen = [(topic.partition(0), topic.notice(0))]
+    seen = [(topic.partition(0), topic.notice_word(0))]
     tell(topic_of(writing))
     began = time.monotonic()
     assert not following._engine.wait([], 20, topic, notices=seen)
@@ -127,7 +127,10 @@ def test_member_7_a_group_is_followed_by_one_word(writing: embedlog.Log, mutant:
     topic = topic_of(writing)
     with mutated(mutant):
         took = slept(
-            writing, [(topic.partition(0), topic.notice(0))], 0.3, lambda: tell(topic_of(writing))
+            writing,
+            [(topic.partition(0), topic.notice_word(0))],
+            0.3,
+            lambda: tell(topic_of(writing)),
         )
     assert (took >= 0.3) == bool(mutant)
 
@@ -142,7 +145,7 @@ def test_records_and_a_notice_are_waited_for_at_once(writing: embedlog.Log, coun
     woken: list[bool] = []
 
     def wait() -> None:
-        seen = [(topic.partition(0), topic.notice(0))]
+        seen = [(topic.partition(0), topic.notice_word(0))]
         woken.append(writing._engine.wait([(partition, 0)] * count, 20, topic, notices=seen))
 
     began = time.monotonic()
@@ -179,16 +182,16 @@ def test_with_locks_alone_it_is_seen_by_looking(tmp_path: Path) -> None:
         topic = topic_of(one)
         topic.partition_of("a")
         tell(topic)
-        seen = [(topic.partition(0), topic.notice(0))]
+        seen = [(topic.partition(0), topic.notice_word(0))]
         assert slept(one, seen, 20, lambda: tell(topic_of(two))) < 10
-        assert slept(one, [(topic.partition(0), topic.notice(0))], 0.1, lambda: None) >= 0.1
+        assert slept(one, [(topic.partition(0), topic.notice_word(0))], 0.1, lambda: None) >= 0.1
 
 
 def test_where_nobody_writes_there_is_no_notice(tmp_path: Path, writing: embedlog.Log) -> None:
     writing.close()
     with embedlog.open(writing.path, read_only=True) as log:
         topic = topic_of(log)
-        assert topic.notice(0) == -1
+        assert topic.notice_word(0) == -1
         log._engine.wait([], 0.01, topic, notices=[(topic.partition(0), -1)])
 
 

@@ -244,7 +244,7 @@ def test_a_replica_that_was_added_again_is_not_removed(tmp_path: Path) -> None:
         filled(log)
         members = log._engine.set.members  # type: ignore[attr-defined]
         (directory,) = [each.directory for each in members.open_members() if each.node == 1]
-        state = log._engine.set.decisions.newest_state()  # type: ignore[attr-defined]
+        state = log._engine.set.decisions.counted_state()  # type: ignore[attr-defined]
         ((partition_id, decided),) = state.partitions.items()
         assert not directory.drop(partition_id, state)
         assert (tmp_path / "d1" / "t-0").exists()

@@ -115,7 +115,7 @@ def test_a_directory_that_fails_before_its_replica_is_removed_is_left_alone(
 
 def without(log: embedlog.Log, partition_id: Any) -> Any:
     """The state in which node 3 has no replica of the partition."""
-    decided = log._engine.set.decisions.newest_state().partitions[partition_id]  # type: ignore[attr-defined]
+    decided = log._engine.set.decisions.counted_state().partitions[partition_id]  # type: ignore[attr-defined]
     return SimpleNamespace(partitions={partition_id: replace(decided, replicas=(1, 2))})
 
 

@@ -75,7 +75,7 @@ def test_a_replica_that_another_process_adds_to_the_isr_meanwhile_has_joined(
         log.reassign({embedlog.TopicPartition("t", 0): [1, 2]})
         log.housekeep()
         log.reassign({embedlog.TopicPartition("t", 0): [1, 2, 3]})
-        partition_id = next(iter(log._engine.set.decisions.newest_state().partitions))
+        partition_id = next(iter(log._engine.set.decisions.counted_state().partitions))
         replicas = log._engine.set.replicas(partition_id, "t")
         until = system.boot_ns() + 20_000_000_000
         leader = replicas.leaders.find_leader(until)

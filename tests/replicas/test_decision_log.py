@@ -65,11 +65,11 @@ def test_a_decision_is_one_batch_in_each_copy(tmp_path: Path) -> None:
 def test_the_state_is_that_of_the_records(tmp_path: Path) -> None:
     begun(tmp_path)
     with Process(tmp_path) as process:
-        assert process.log.newest_state().settings == {(NODE, "", SETTING): "1"}
+        assert process.log.counted_state().settings == {(NODE, "", SETTING): "1"}
         decided = process.log.decide(lambda state: SetConfig("", {SETTING: "2"}, kind=NODE))
         assert (
             decided.state.settings
-            == process.log.newest_state().settings
+            == process.log.counted_state().settings
             == {(NODE, "", SETTING): "2"}
         )
         assert decided.state.voters == NODES
@@ -389,7 +389,7 @@ def test_quorum_6_voters_change_on_both_majorities(tmp_path: Path) -> None:
     with Process(tmp_path, (1, 2), voters=(1, 2)) as process:
         process.add(3)
         process.decide(2)
-        assert process.log.newest_state().voters == NODES
+        assert process.log.counted_state().voters == NODES
         process.attach(tmp_path, 3)
         process.detach(1)
         process.decide(3)
@@ -416,17 +416,17 @@ def test_quorum_7_a_hint_follows_decisions_of_others_without_a_lock(tmp_path: Pa
     with Process(tmp_path) as process, Process(tmp_path) as other:
         process.decide(2)
         seen = other.log.version()
-        assert other.log.newest_state().settings == {(NODE, "", SETTING): "2"}
+        assert other.log.counted_state().settings == {(NODE, "", SETTING): "2"}
         process.decide(3)
         assert other.log.version() > seen
         with other.partitions[2].replica.exclusive():
             assert (
-                process.log.newest_state().settings
-                == other.log.newest_state().settings
+                process.log.counted_state().settings
+                == other.log.counted_state().settings
                 == {(NODE, "", SETTING): "3"}
             )
         other.partitions[1].close()
-        assert other.log.newest_state().settings == {(NODE, "", SETTING): "3"}
+        assert other.log.counted_state().settings == {(NODE, "", SETTING): "3"}
 
 
 def test_a_decision_is_announced_after_the_locks_are_free(tmp_path: Path) -> None:
@@ -475,20 +475,20 @@ def test_a_hint_is_the_newest_state_if_a_majority_has_no_later_record(
 ) -> None:
     begun(tmp_path)
     with Process(tmp_path) as process, Process(tmp_path) as other:
-        before = other.log.newest_state()
+        before = other.log.counted_state()
         assert other.log.is_newest(before)
         monkeypatch.setattr(LockedCopy, "settle", lambda *_: None)
         process.decide(2)
-        assert not other.log.is_newest(other.log.newest_state()), (
+        assert not other.log.is_newest(other.log.counted_state()), (
             "a record that is not settled can count"
         )
         monkeypatch.undo()
         process.decide(3)
-        assert other.log.is_newest(other.log.newest_state())
+        assert other.log.is_newest(other.log.counted_state())
         assert not other.log.is_newest(before)
         promise.write(
             copy_path(tmp_path, 1), promise.read(copy_path(tmp_path, 1))._replace(incomplete=True)
         )
-        assert other.log.is_newest(other.log.newest_state())
+        assert other.log.is_newest(other.log.counted_state())
         other.log.detach(2)
-        assert not other.log.is_newest(other.log.newest_state())
+        assert not other.log.is_newest(other.log.counted_state())

@@ -23,7 +23,7 @@ from tests.support.stamped_batches import run_of
 
 
 def voters(log: embedlog.Log) -> tuple[int, ...]:
-    return tuple(log._engine.set.decisions.newest_state().voters)
+    return tuple(log._engine.set.decisions.counted_state().voters)
 
 
 # ---- growth ----------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def test_a_directory_is_not_retired_if_too_few_would_remain(tmp_path: Path) -> N
             retire(log, 7)
         assert nodes(log) == [1, 2, 3]
         assert not any(
-            each.leaving for each in log._engine.set.decisions.newest_state().nodes.values()
+            each.leaving for each in log._engine.set.decisions.counted_state().nodes.values()
         )
 
 
@@ -209,7 +209,7 @@ def test_the_replicas_of_a_retired_directory_move_to_others(tmp_path: Path, node
                 found += len(consumer.poll(10))
             consumer.commit()
         retire(log, node)
-        state = log._engine.set.decisions.newest_state()
+        state = log._engine.set.decisions.counted_state()
         assert node not in state.nodes
         assert all(node not in each.replicas for each in state.partitions.values())
         assert {
@@ -275,7 +275,7 @@ def test_a_forced_retirement_continues_with_what_is_left(tmp_path: Path, count: 
             return
         retire(log, 2, force=True)
         assert (nodes(log), voters(log)) == ([1], (1,))
-        assert log._engine.set.decisions.newest_state().generation == 1
+        assert log._engine.set.decisions.counted_state().generation == 1
         send(log, b"second")
         assert values(log) == [b"first", b"second"]
         log.create_topic("u")

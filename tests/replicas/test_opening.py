@@ -350,14 +350,16 @@ def test_a_list_of_one_is_a_set_of_one(tmp_path: Path) -> None:
 
 
 def racks(log: embedlog.Log) -> list[str | None]:
-    return [each.rack for _, each in sorted(log._engine.set.decisions.newest_state().nodes.items())]
+    return [
+        each.rack for _, each in sorted(log._engine.set.decisions.counted_state().nodes.items())
+    ]
 
 
 def test_racks_are_given_at_the_opening_and_remembered(tmp_path: Path) -> None:
     with embedlog.open(paths(tmp_path), racks=["a", "b", "a"], config=QUIET) as log:
         assert racks(log) == ["a", "b", "a"]
         log.create_topic("t", 4, replication_factor=2)
-        state = log._engine.set.decisions.newest_state()
+        state = log._engine.set.decisions.counted_state()
         assert all(2 in each.replicas for each in state.partitions.values()), (
             "each partition is in both racks"
         )

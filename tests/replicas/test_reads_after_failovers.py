@@ -66,7 +66,7 @@ def test_a_reader_never_returns_to_a_lower_leader_epoch(tmp_path: Path) -> None:
         second = decisions.partition.leader
         process.disks[second].broken = True
         newest = lambda: before if decisions.partition.leader_epoch == 1 else decisions.state  # noqa: E731
-        decisions.newest_state = newest  # type: ignore[method-assign]  # the reached copies are old until the next decision
+        decisions.counted_state = newest  # type: ignore[method-assign]  # the reached copies are old until the next decision
         assert read(process) == 3
         assert process.partition.node not in (1, second)
 

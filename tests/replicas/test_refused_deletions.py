@@ -97,21 +97,21 @@ def test_a_replica_that_joins_after_the_preparation_takes_the_high_watermark(
     """It knows the high watermark of its last copy. The leader had not deleted, and an offset that
     exists was out of range.
     """
-    in_sync = InSyncReplicas.find_replicas
+    in_sync = InSyncReplicas.shrink_to_reached
     calls = list[int]()
 
     def before_the_join(
-        self: PartitionReplicas, leader: Leader, leave_until_ns: int | None = None
+        self: PartitionReplicas, leader: Leader, deadline_ns: int
     ) -> list[tuple[int, Partition]]:
         calls.append(leader.node)
         return [
-            each for each in in_sync(self, leader, leave_until_ns) if len(calls) > 1 or each[0] != 3
+            each for each in in_sync(self, leader, deadline_ns) if len(calls) > 1 or each[0] != 3
         ]
 
     with embedlog.open(paths(tmp_path), config=QUIET) as log:
         log.create_topic("t", assignment={0: [1, 2, 3]})
         send(log, *(b"%d" % number for number in range(10)))
-        monkeypatch.setattr(InSyncReplicas, "find_replicas", before_the_join)
+        monkeypatch.setattr(InSyncReplicas, "shrink_to_reached", before_the_join)
         assert log.delete_records({T0: 10}) == {T0: 10}
         monkeypatch.undo()
         assert starts(log) == {1: 10, 2: 10, 3: 10}

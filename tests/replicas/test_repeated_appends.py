@@ -71,7 +71,7 @@ def test_the_next_leader_is_asked_for_the_size_of_its_isr(
     with a_set(tmp_path) as (decisions, [process]):
         process.partition.append(run_of(b"first"))
         process.replicas.in_sync.least_default = 3
-        check = process.replicas.in_sync.check_needed_size
+        check = process.replicas.in_sync.check_size_for_acks_all
         lost = list[int]()
 
         def losing(leader: Leader, end: int, deadline_ns: int) -> None:
@@ -81,7 +81,7 @@ def test_the_next_leader_is_asked_for_the_size_of_its_isr(
                 raise LeaderChanged
             check(leader, end, deadline_ns)
 
-        monkeypatch.setattr(process.replicas.in_sync, "check_needed_size", losing)
+        monkeypatch.setattr(process.replicas.in_sync, "check_size_for_acks_all", losing)
         # another thread copies to them
         monkeypatch.setattr(Followers, "_enter", lambda followers: [])
         progress = AppendProgress(run_of(b"value"))

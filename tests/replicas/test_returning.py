@@ -39,7 +39,7 @@ def a_log(root: Path, **settings: object) -> Iterator[embedlog.Log]:
 
 
 def registration_id(log: embedlog.Log, node: int) -> object:
-    return log._engine.set.decisions.newest_state().nodes[node].registration_id
+    return log._engine.set.decisions.counted_state().nodes[node].registration_id
 
 
 # ---- failures --------------------------------------------------------------------------------------------

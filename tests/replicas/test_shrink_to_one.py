@@ -172,7 +172,7 @@ def test_a_retirement_that_another_thread_notices_first_releases_the_directory(
 
         def noticed(make_event: Any, *args: Any, **options: Any) -> Any:
             found = decide(make_event, *args, **options)
-            if 2 not in members.decisions.newest_state().nodes:
+            if 2 not in members.decisions.counted_state().nodes:
                 members.tend(by_hand=True)
                 open_after.append([each.node for each in members.open_members()])
             return found

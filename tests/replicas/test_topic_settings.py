@@ -243,7 +243,7 @@ def test_only_a_setting_with_which_the_topic_was_created_decides_that_it_is_dura
         log.create_topic("own", config={"flush.messages": 1})
         log.create_topic("late")
         log.alter_topic("late", {"flush.messages": 1})
-        state = log._engine.set.decisions.newest_state()
+        state = log._engine.set.decisions.counted_state()
         durable = {
             state.topics[each.topic_uuid].name: state.is_durable(each)
             for each in state.partitions.values()

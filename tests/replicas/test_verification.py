@@ -259,7 +259,7 @@ def test_a_replica_is_not_eligible_to_lead_while_it_is_repaired(
     seen = list[tuple[int, ...]]()
 
     def lost(*_: object) -> None:
-        [decided] = log._engine.set.decisions.newest_state().partitions.values()
+        [decided] = log._engine.set.decisions.counted_state().partitions.values()
         seen.append(decided.elr)
         raise KeyboardInterrupt
 

@@ -26,9 +26,9 @@ def test_without_other_work_a_wait_lasts_for_a_slice(clock: list[int]) -> None:
         assert not part.ended
         clock[0] += SLICE_NS
         assert work_end(FAR_NS) == 0
-        assert (part.ended, part.awaits) == (True, False)
+        assert (part.ended, part.awaits_change) == (True, False)
         assert wait_end(FAR_NS) == 0
-        assert part.awaits
+        assert part.awaits_change
     assert wait_end(FAR_NS) == work_end(FAR_NS) == FAR_NS
 
 

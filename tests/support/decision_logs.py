@@ -110,7 +110,7 @@ class Process:
         """Make these nodes the voters, and decide a number, in one decision."""
         events: list[Event] = [SetVoter(node, True) for node in voters]
         events += [
-            SetVoter(node, False) for node in self.log.newest_state().voters if node not in voters
+            SetVoter(node, False) for node in self.log.counted_state().voters if node not in voters
         ]
         events.append(SetConfig("", {SETTING: str(number)}, kind=NODE))
         self.log.decide_all([lambda state, offset, event=event: event for event in events])  # type: ignore[misc]

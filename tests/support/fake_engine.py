@@ -275,7 +275,7 @@ class FakeEngine:
                 each.visible_end(committed) > offset for each, offset in tails
             ):
                 if topics not in (-1, self.word) or any(
-                    each.notice(0) != word for each, word in notices
+                    each.notice_word(0) != word for each, word in notices
                 ):
                     break
                 left = None if deadline is None else deadline - time.monotonic()

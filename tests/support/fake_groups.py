@@ -96,7 +96,7 @@ class FakeTopic:
     def partition(self, number: int) -> FakeTopic:
         return self
 
-    def notice(self, number: int) -> int:
+    def notice_word(self, number: int) -> int:
         return self.word
 
 

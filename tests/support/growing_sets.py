@@ -24,7 +24,7 @@ def retire(log: embedlog.Log, node: int, *, force: bool = False) -> None:
 
 
 def nodes(log: embedlog.Log) -> list[int]:
-    return sorted(log._engine.set.decisions.newest_state().nodes)
+    return sorted(log._engine.set.decisions.counted_state().nodes)
 
 
 def recorded(path: Path) -> list[int]:

@@ -44,6 +44,6 @@ def content(root: Path) -> dict[str, bytes]:
 
 
 def isr(log: embedlog.Log) -> list[int]:
-    state = log._engine.set.decisions.newest_state()
+    state = log._engine.set.decisions.counted_state()
     topics = {topic_id for topic_id, topic in state.topics.items() if topic.name == "t"}
     return sorted(next(each.isr for place, each in state.partitions.items() if place[0] in topics))

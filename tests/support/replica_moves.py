@@ -28,7 +28,7 @@ def values(log: embedlog.Log, topic: str = "t") -> list[bytes]:
 
 def partition_of(log: embedlog.Log, tp: TopicPartition) -> DecidedPartition:
     """The decided partition."""
-    state = log._engine.set.decisions.newest_state()  # type: ignore[attr-defined]
+    state = log._engine.set.decisions.counted_state()  # type: ignore[attr-defined]
     topic_id = next(topic_id for topic_id, topic in state.topics.items() if topic.name == tp.topic)
     found: DecidedPartition = state.partitions[topic_id, tp.partition]
     return found

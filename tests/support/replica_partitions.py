@@ -37,7 +37,7 @@ class Decisions:
         self.events: list[Event] = []
         self._mutex = threading.Lock()
 
-    def newest_state(self) -> State:
+    def counted_state(self) -> State:
         return self.state
 
     def is_newest(self, state: State) -> bool:
@@ -46,7 +46,7 @@ class Decisions:
     def settle(self, deadline_ns: int | None = None) -> State:
         return self.state
 
-    def settled_state(self) -> State:
+    def last_decided_state(self) -> State:
         return self.state
 
     def propose(
@@ -82,7 +82,7 @@ class Disk:
             raise StorageError("the disk is gone", errno=errno.EIO, path=self.path / "t-0")
 
     def replica(
-        self, partition_id: PartitionId, name: str, newest_state: Callable[[], State]
+        self, partition_id: PartitionId, name: str, counted_state: Callable[[], State]
     ) -> Partition:
         self.check()
         return cast("Partition", Breakable(self, self.log._engine.partition("t", partition_id[1])))

@@ -48,11 +48,11 @@ def values(log: embedlog.Log) -> list[bytes]:
 
 def isr(log: embedlog.Log) -> list[int]:
     log._engine.set.topics.refresh()
-    return sorted(next(iter(log._engine.set.decisions.newest_state().partitions.values())).isr)
+    return sorted(next(iter(log._engine.set.decisions.counted_state().partitions.values())).isr)
 
 
 def leader(log: embedlog.Log) -> int:
-    return next(iter(log._engine.set.decisions.newest_state().partitions.values())).leader
+    return next(iter(log._engine.set.decisions.counted_state().partitions.values())).leader
 
 
 def batches_in(path: Path) -> bytes:

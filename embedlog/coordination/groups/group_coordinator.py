@@ -119,7 +119,7 @@ class Groups(Offsets):
                 )
             records: list[Record] = [(encode_group_key(group_id), encode_group(new))]
             self.check_size(number, records)
-            decision.append(records, notice=True)
+            decision.append(records, wake=True)
             decision.view.keep(group_id, new)
             return new
 

@@ -8,12 +8,17 @@
   lost, removes them.
 - Each kind of rename is on disk before the next one: a power loss may keep any of the renames since
   the last sync.
-- Of a leader, each swap of a dirty part raises `purged_to`, also if it is an estimate above that
-  part. A replica that copies compares it (REPLICA-20). It may then be above the log end. That of a
-  follower shows with which value its copy began, and a swap of its own does not raise it above the
-  part.
+- `purged_to` of a leader and of a follower mean different things, as the table shows. A follower
+  that copies compares its own with the leader's (REPLICA-20).
 - Nothing was cut since the pass began. A log that was cut, or that began again, can have other
   records in segments of the same base and size.
+
+| replica | what its `purged_to` shows | a swap of a dirty part raises it |
+| --- | --- | --- |
+| leader | below it, records may be removed | in any case: to the end of the part, else by 1 |
+| follower | that of the leader with which its copy began | to the end of the part at most |
+
+So that of a leader may be above the log end.
 """
 
 from __future__ import annotations
@@ -40,22 +45,27 @@ def replace(
     new_segment: SegmentInfo,
     records: bytes,
     *,
-    end: int,
-    first_dirty: int,
+    clean_end: int,
+    clean_end_before: int,
     cuts: int,
 ) -> bool:
-    """Put a new segment in the place of a group; False if its files are deleted, or if the log was
-    cut: then the pass is repeated.
+    """Put a new segment in the place of a group; whether the pass may go on.
 
-    `end`: the log is clean up to there; `first_dirty`: it was clean up to there before the pass.
+    False if the new files are gone, or the log was cut: then the pass is repeated. True also if
+    retention was faster and deleted segments of the group: then nothing is replaced, and the new
+    files are `leftovers`.
+
+    The log is clean below `clean_end` after the pass, and was below `clean_end_before` before it.
     `cuts`: WORD_CUTS at its begin.
     """
     published = locked.published
     is_uncut = locked.state.page.word(system.WORD_CUTS) == cuts
     first_base = locked.segments.all(published)[0].base
-    is_deleted = first_base > group[0].base or published.log_start > new_segment.next_offset
-    if is_uncut and is_deleted:
-        return True  # retention was faster
+    was_retention_faster = (
+        first_base > group[0].base or published.log_start > new_segment.next_offset
+    )
+    if is_uncut and was_retention_faster:
+        return True
     if not is_uncut or not _can_begin(locked, group, new_segment):
         logger.info(
             "%s: a compaction is repeated, the partition was loaded or cut meanwhile", locked.path
@@ -65,11 +75,10 @@ def replace(
     published = _with_odd_generation(published)
     locked.publish(published)
     _swap(locked, published, group, new_segment, records)
-    purged_to = min(end, new_segment.next_offset)
-    if (
-        locked.replica_at_begin.role == ROLE_LEADER
-        and first_dirty < purged_to <= published.purged_to
-    ):
+    purged_to = min(clean_end, new_segment.next_offset)
+    is_dirty_part = clean_end_before < purged_to
+    is_leader = locked.replica_at_begin.role == ROLE_LEADER
+    if is_leader and is_dirty_part and purged_to <= published.purged_to:
         purged_to = published.purged_to + 1  # a replica that copies must notice it
     locked.publish_replaced(_with_even_generation(published, purged_to))
     return True
@@ -140,10 +149,7 @@ def _swap(
     # the removal of the old digests is on disk before other batches are there
     files.sync_directory(directory)
     interval_digests.write_records(directory, new_segment.base, records, 0, locked.mode)
-    for suffix in file_names.SEGMENT_SUFFIXES:
-        path = file_names.segment_path(directory, new_segment.base, suffix + file_names.SWAP)
-        if files.exists(path):
-            files.rename(path, file_names.segment_path(directory, new_segment.base, suffix))
+    _rename_all(directory, new_segment.base, file_names.SWAP, "")
     files.sync_directory(directory)
     locked.append_to_manifest(published, new_segment)
 
@@ -166,7 +172,8 @@ def _rename_all(directory: Path, base: int, before: str, after: str) -> None:
 def finish(locked: LockedPartition) -> Published:
     """Finish or undo the swap of a housekeeper that has ended. REQUIRES: the generation is odd."""
     published = locked.published
-    leftovers.carry_out(locked.path, {}, write=True)
+    # the known segments would only show what retention has left half done
+    leftovers.carry_out(locked.path, known={}, write=True)
     logger.warning(
         "repaired %s: a compaction was interrupted while segments were replaced", locked.path
     )

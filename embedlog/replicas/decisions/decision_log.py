@@ -14,9 +14,9 @@ types of two of them:
 | state | from | it may lack later decisions | it may have records that do not count |
 | --- | --- | --- | --- |
 | decided | `decide`, `decide_all`, `propose`, `force`, `settle` | no, at that moment | no |
-| counted | `hint`, `view`: one copy up to its high watermark | yes | no |
+| counted | `counted_state`, `view`: one copy up to its high watermark | yes | no |
 | | `last_view`: the newest one that was read, without a read | yes | no |
-| | `settled_state`: that of the last decision of this object | yes | no |
+| | `last_decided_state`: that of the last decision of this object | yes | no |
 | of a copy | `read_copy_views`: all records of each copy | yes | yes |
 
 The calls of the first row take the locks of a majority, the others none. They differ in what they
@@ -76,7 +76,11 @@ class DecisionLog:
         self._mutex = threading.RLock()  # of the deciding thread
         self._attaching = threading.Lock()  # for changes of the two mappings, never during a wait
         self._copies: dict[int, Copy] = {}
+        # the error of each copy that the last decision left out, or that was detached; of a copy
+        # that is attached again it is forgotten
         self._away: dict[int, EmbedlogError] = {}
+        # of the last decision, if it ended well: unless others decided since, the next one needs
+        # no new term, and the last record is settled
         self._own = OwnDecision()
         empty_view = CountedView(DecisionView(0, NO_TERM, State(cluster_id)))
         self._decided_view = empty_view  # after the last decision of this object
@@ -133,16 +137,16 @@ class DecisionLog:
         """The error of each copy that was left out of the last decision, or that is detached."""
         return dict(self._away)
 
-    # ---- the newest state ------------------------------------------------------------------------
+    # ---- states of single copies -----------------------------------------------------------------
 
-    def newest_state(self) -> State:
+    def counted_state(self) -> State:
         """The state as one copy shows it, without a lock (QUORUM-7). At least as new as the last
         decision of this object.
         """
         return self.view().state
 
     def view(self) -> CountedView:
-        """As `newest_state`, with the position and the term of the last record."""
+        """As `counted_state`, with the position and the term of the last record."""
         for copy, facts in self._rank_copies():
             if facts == self._shown.facts:
                 break
@@ -162,7 +166,7 @@ class DecisionLog:
 
     def is_newest(self, state: State) -> bool:
         """Whether a state has all decisions that count: a majority of its voters has no record
-        after it.
+        after it. `state` is the object that `view` returned: an equal one is not recognised.
 
         Each record that counts is in the copies of a majority. So a majority without a later record
         shows that none counts. No lock is taken, so it may say no while another process decides.
@@ -217,7 +221,7 @@ class DecisionLog:
 
     def version(self) -> int:
         """A number that rises with each decision that a copy shows: cheap to compare before
-        `newest_state`.
+        `counted_state`.
         """
         high_watermarks = [facts[-1] for _, facts in self._rank_copies()]
         return max([self._decided_view.position, *high_watermarks])
@@ -261,7 +265,7 @@ class DecisionLog:
         *,
         reason: str = "",
     ) -> Decision:
-        """Decide about the event that `make_event` derives from the newest state, and append the
+        """Decide about the event that `make_event` derives from the decided state, and append the
         records.
 
         `reason` is for the observer. Raises the error of a refusal (`refusals`),
@@ -328,9 +332,7 @@ class DecisionLog:
         return outcome
 
     def settle(self, deadline_ns: int | None = None) -> State:
-        """The newest state, in which every record counts: for a process that must act on decisions
-        of others (QUORUM-5).
-        """
+        """The decided state: for a process that must act on decisions of others (QUORUM-5)."""
         return self.decide_all([], deadline_ns).state
 
     def level(self, deadline_ns: int | None = None) -> None:
@@ -339,7 +341,7 @@ class DecisionLog:
         """
         self._propose_events(Steps([]), deadline_ns, "", leveling=True)
 
-    def settled_state(self) -> State:
+    def last_decided_state(self) -> State:
         """The state at the last decision or settlement of this object: all of its records count."""
         return self._decided_view.state
 
@@ -356,11 +358,11 @@ class DecisionLog:
         with self._hold_session(deadline_ns) as session:
             session.forced = forced
             session.leveling = leveling
-            while True:
+            while True:  # ends: each repetition has left out at least one copy
                 try:
                     return session.decide(steps), session.before, session.events
                 except CopyLeftOut:
-                    session.own = OwnDecision()
+                    session.own = OwnDecision()  # the majority is another one
 
     @scope
     def _hold_session(self, deadline_ns: int) -> Iterator[DecisionSession]:
@@ -373,7 +375,7 @@ class DecisionLog:
                     yield session
                     self._decided_view = session.counted_view
                     self._own = session.own
-                except EmbedlogError:  # no copy that is still locked has failed
+                except EmbedlogError:  # no copy that is still locked has failed: they stay usable
                     session.release()
                     raise
                 except BaseException as problem:

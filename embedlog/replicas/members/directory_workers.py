@@ -452,13 +452,13 @@ def call_here(path: Path, call: Callable[[], T], /) -> T:
     return call()
 
 
-class Make(Protocol):
-    """Makes a call that changes a replica."""
+class CallRunner(Protocol):
+    """Runs a call that changes a replica, in the thread that its directory needs now."""
 
     def __call__(self, call: Callable[[], T], /) -> T: ...
 
 
-def make_here(call: Callable[[], T], /) -> T:
+def run_here(call: Callable[[], T], /) -> T:
     """The result of a call in the thread of the caller."""
     return call()
 

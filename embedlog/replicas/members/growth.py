@@ -200,7 +200,7 @@ class SetGrowth:
         """
         deadline_ns = files.deadline_after(self._config.lock_timeout_ms / 1000)
         decisions = self._members.decisions
-        state = decisions.newest_state() if force else decisions.settle(deadline_ns)
+        state = decisions.counted_state() if force else decisions.settle(deadline_ns)
         is_member = node in state.nodes
         if not is_member and not self._is_unfinished(node):
             raise ReplicaSetError(
@@ -263,7 +263,7 @@ class SetGrowth:
         """The directory that left the set in order, and still has its members, if this process has
         opened it.
         """
-        state = self._members.decisions.newest_state()
+        state = self._members.decisions.counted_state()
         unreleased = list[Path]()
         for path in self._members.directories.left_paths(node):
             own = members.inspect(path).membership
@@ -292,7 +292,7 @@ class SetGrowth:
 
     def record(self, deadline_ns: int) -> None:
         """Record the members in all open directories."""
-        state = self._members.decisions.newest_state()
+        state = self._members.decisions.counted_state()
         paths = [opened.path for opened in self._members.open_members()]
         registration.record_changes(
             paths, state, deadline_ns=deadline_ns, mode=self._config.file_mode
@@ -305,13 +305,13 @@ class GrowingCopies:
     def __init__(self, decisions: DecisionLog, factor: int) -> None:
         self._decisions = decisions
         self._factor = factor
-        self.total = len(decisions.newest_state().partitions)
+        self.total = len(decisions.counted_state().partitions)
         self._least = self.total + 1
         self._since_ns = system.boot_ns()
 
     def find_missing(self) -> dict[TopicPartition, PartitionId]:
         """These partitions at present."""
-        state = self._decisions.newest_state()
+        state = self._decisions.counted_state()
         missing = dict[TopicPartition, PartitionId]()
         for partition_id, partition in sorted(state.partitions.items()):
             if len(partition.isr) < self._factor:

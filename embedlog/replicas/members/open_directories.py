@@ -36,7 +36,7 @@ from embedlog.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from embedlog.replicas.members.directory_workers import Make, make_here
+from embedlog.replicas.members.directory_workers import CallRunner, run_here
 from embedlog.storage.locks import LoadPendingError
 
 if TYPE_CHECKING:
@@ -130,9 +130,9 @@ class ReplicaDirectory(Protocol):
     @property
     def path(self) -> Path: ...
     def replica(
-        self, partition_id: PartitionId, name: str, newest_state: Callable[[], State]
+        self, partition_id: PartitionId, name: str, counted_state: Callable[[], State]
     ) -> Partition:
-        """The open partition of a topic of this name; `newest_state` is asked about one that is not
+        """The open partition of a topic of this name; `counted_state` is asked about one that is not
         open.
 
         Raises UnknownTopicOrPartitionError, StorageError.
@@ -273,10 +273,10 @@ class OpenDirectories:
             return call()
         return worker.run(call, limit_ns=worker.lock_ns if slow else None)
 
-    def maker_of(self, node: int) -> Make:
-        """What makes short calls that change a replica of a node: a thread of its directory."""
+    def runner_of(self, node: int) -> CallRunner:
+        """What runs short calls that change a replica of a node: a thread of its directory."""
         worker = self.worker(node)
-        return make_here if worker is None else worker.make
+        return run_here if worker is None else worker.make
 
     def note_return(self, path: Path) -> None:
         """A directory that hung answers again: it is tried at once."""

@@ -51,7 +51,7 @@ class SetDirectory:
         return self.log_directory.path
 
     def replica(
-        self, partition_id: PartitionId, name: str, newest_state: Callable[[], State]
+        self, partition_id: PartitionId, name: str, counted_state: Callable[[], State]
     ) -> Partition:
         """The open partition, made if it is decided and absent here. Raises
         UnknownTopicOrPartitionError, StorageError.
@@ -61,7 +61,7 @@ class SetDirectory:
         partition = self.find_open(partition_id, name)
         if partition is not None and not partition.deleted:
             return partition
-        return self._open_decided(partition_id, newest_state())
+        return self._open_decided(partition_id, counted_state())
 
     def _open_decided(self, partition_id: PartitionId, state: State) -> Partition:
         topic_uuid, number = partition_id

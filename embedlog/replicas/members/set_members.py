@@ -262,7 +262,7 @@ class SetMembers:
         self._open_recorded(added)  # it may be needed for a majority
         self._judge()
         deadline_ns = self._deadline()
-        state = self.decisions.newest_state()
+        state = self.decisions.counted_state()
         config = self._config
         self._places.end_opening({*nodes, *written.nodes, *state.nodes})
         self.directories = OpenDirectories(
@@ -292,7 +292,7 @@ class SetMembers:
                 "here: %s",
                 problem,
             )
-        self._followed_state = self.decisions.newest_state()
+        self._followed_state = self.decisions.counted_state()
 
     def _all_directories(self, state: State) -> list[OpenDirectory]:
         """All directories of the set; those that this process has not opened are away."""
@@ -449,7 +449,7 @@ class SetMembers:
         open_members = self.open_members()
         for opened in open_members:
             opened.set_marked_epoch(-1)  # if this is interrupted
-        nodes = self.decisions.newest_state().nodes
+        nodes = self.decisions.counted_state().nodes
         for opened in open_members:
             registered = nodes.get(opened.node)
             own = opened.entered.membership
@@ -498,7 +498,7 @@ class SetMembers:
         for node in sorted(self._nodes_to_register()):
             worker = self.workers.worker_of(self._states.require(node).path)
             if worker.is_hanging:
-                self._leave_unusable(node, worker.hang_error(), self.decisions.newest_state())
+                self._leave_unusable(node, worker.hang_error(), self.decisions.counted_state())
 
     def _register_judged(self, deadline_ns: int) -> None:
         """Judge the directories, and register those that continue. Raises as `_register`, and
@@ -559,7 +559,7 @@ class SetMembers:
     def _held_topics(self) -> tuple[HeldTopic, ...]:
         """The topics of the only directory, before the first decision."""
         directories = self.log_directories()
-        if len(directories) > 1 or self.decisions.newest_state().nodes:
+        if len(directories) > 1 or self.decisions.counted_state().nodes:
             return ()
         return adoption.held_topics(directories[0])
 
@@ -691,7 +691,7 @@ class SetMembers:
 
     def _leave_all_retired(self, deadline_ns: int) -> None:
         """End the use of directories that were registered once, and have left the set since."""
-        state = self.decisions.newest_state()
+        state = self.decisions.counted_state()
         registered = set[int]()
         for node in self._nodes_to_register():
             own = self._states.require(node).entered.membership
@@ -734,7 +734,7 @@ class SetMembers:
             self._states.enter(opened)
             self.decisions.attach(opened.copy)  # a new directory is no stranger
             self._states.attach(opened.node)
-            self.directories.put([self._open_directory_of(opened, self.decisions.newest_state())])
+            self.directories.put([self._open_directory_of(opened, self.decisions.counted_state())])
             try:
                 self._register(deadline_ns)
             except BaseException:
@@ -775,7 +775,7 @@ class SetMembers:
         Raises as `_register`, and ReplicaSetError if another process uses the lost directory again.
         """
         with locks.holding(self._mutex, deadline_ns, "the directories of the set"):
-            self._open_in_place(node, path, self.decisions.newest_state())
+            self._open_in_place(node, path, self.decisions.counted_state())
             self._register(deadline_ns)
             if self._states.open_member(node) is None:
                 reason = self._states.reason(path, default="the directory has left the set")
@@ -795,14 +795,14 @@ class SetMembers:
             # a decision fails no directory that it does not reach
             if by_hand or self.directories.undecided_reason():
                 self.directories.fail_replaced()
-        state = self.decisions.newest_state()
+        state = self.decisions.counted_state()
         now_ns = system.boot_ns()
         has_failed = any(member.problem is not None for member in self.directories)
         if state is self._followed_state and not has_failed and not self._nodes_to_register():
             return
         with locks.holding(self._mutex, self._deadline(), "the directories of the set"):
             # another thread may have registered directories meanwhile
-            state = self.decisions.newest_state()
+            state = self.decisions.counted_state()
             self._follow(state)
             for member in list(self.directories):
                 if self._read_only and member.directory is not None:

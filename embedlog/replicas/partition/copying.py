@@ -32,7 +32,7 @@ from embedlog._native.scope import scope
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from embedlog.format.buffer_pool import BufferPool
 from embedlog.partition.replication.replica_log import CopySource, Fenced, lacks_deleted, source_of
-from embedlog.replicas.members.directory_workers import Make, make_here
+from embedlog.replicas.members.directory_workers import CallRunner, run_here
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,7 +74,7 @@ def copy(
     compared: bool = False,
     eligible: bool = False,
     step: Step | None = None,
-    at_follower: Make = make_here,
+    at_follower: CallRunner = run_here,
 ) -> int:
     """Copy the leader's log up to `end`, and perhaps further; the follower's log end. Raises Fenced,
     NotLeader, and errors of both directories.
@@ -131,7 +131,7 @@ class _LogCopy(NamedTuple):
     follower: Partition
     deadline_ns: int
     eligible: bool  # the follower was in the ELR when the copy began
-    at_follower: Make
+    at_follower: CallRunner
 
     def read_source(self) -> CopySource:
         """What the leader shows now. Raises NotLeader."""

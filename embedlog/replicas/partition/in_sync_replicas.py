@@ -1,5 +1,9 @@
-"""This module copies to the in-sync replicas (ISR) of one partition, commits, and proposes changes
-of the ISR.
+"""Copies to the in-sync replicas (ISR) of one partition, commits, and proposes changes of the ISR.
+
+Words of this module: `page` is the replica state in the leader's control page, with the ISR that
+counts for a commit; `follower` is a replica, as its open partition; `follower_log` is the log of
+one; `member` is an open directory of the set. A page may be ahead of the decisions (REPLICA-6), and
+behind them until a decision is installed.
 
 An append is committed when the high watermark has passed it in the epoch of the append. After a
 failover the epochs of the new leader show whether the append is in its log: there its epoch ends
@@ -13,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -29,7 +33,7 @@ from embedlog.errors import (
 )
 from embedlog.partition.replication.replica_log import Fenced, NotLeader
 from embedlog.replicas.decisions.proposals import MakeEvent, Steps
-from embedlog.replicas.members.directory_workers import Make
+from embedlog.replicas.members.directory_workers import CallRunner
 from embedlog.replicas.members.open_directories import LOAD_ERRORS, OpenDirectories, OpenDirectory
 from embedlog.replicas.partition.copying import check_copied, copy
 from embedlog.replicas.partition.follower_lags import FollowerLags, LateFollower
@@ -73,57 +77,66 @@ class InSyncReplicas:
         self.lags = FollowerLags(directories.lag_ns)
         self._spread_to = -1  # the last high watermark that the followers got
 
-    def find_replicas(
-        self, leader: Leader, leave_until_ns: int | None = None
-    ) -> list[tuple[int, Partition]]:
+    def find_replicas(self, leader: Leader) -> list[tuple[int, Partition]]:
         """The nodes and replicas of the maximal ISR that this process reaches, the leader first.
 
-        With a deadline the others leave the ISR: the result is the whole of it. Raises
-        LeaderChanged, also if the leader has become a follower: its page shows no ISR then. A
-        reader takes the ISR of the newest decision: without a process that writes there is no page.
+        Raises LeaderChanged, also if the leader has become a follower: its page shows no ISR then.
+        A reader takes the ISR of the newest decision: without a process that writes there is no
+        page.
         """
-        if self._members.read_only:
-            nodes: Iterable[int] = self._members.find_decision(self._decisions.newest_state()).isr
-        else:
-            nodes, _ = self.maximal_isr(leader)
         replicas = [(leader.node, leader.partition)]
-        for node in nodes:
-            if node == leader.node:
-                continue
-            follower = self._members.find_replica(node)
+        for node, follower in self._look_for_followers(leader):
             if follower is not None:
                 replicas.append((node, follower))
-            elif leave_until_ns is not None:
-                self.remove_from_isr(leader, node, leave_until_ns)
         return replicas
+
+    def shrink_to_reached(self, leader: Leader, deadline_ns: int) -> list[tuple[int, Partition]]:
+        """As `find_replicas`, and the other members leave the ISR: the result is the whole of
+        it.
+        """
+        replicas = [(leader.node, leader.partition)]
+        for node, follower in self._look_for_followers(leader):
+            if follower is not None:
+                replicas.append((node, follower))
+            else:
+                self.remove_from_isr(leader, node, deadline_ns)
+        return replicas
+
+    def _look_for_followers(self, leader: Leader) -> Iterator[tuple[int, Partition | None]]:
+        """The other members of the maximal ISR, with their replicas; None: not reached."""
+        if self._members.read_only:
+            nodes: Iterable[int] = self._members.find_decision(self._decisions.counted_state()).isr
+        else:
+            nodes, _ = self.maximal_isr(leader)
+        for node in nodes:
+            if node != leader.node:
+                yield node, self._members.find_replica(node)
 
     def maximal_isr(self, leader: Leader) -> tuple[list[int], int]:
         """The nodes, and the number of members whose directories another process has added and this
         one does not know yet. Raises LeaderChanged.
         """
         try:
-            _, replica = leader.read_page()
+            _, page = leader.read_page()
         except NotLeader as changed:
             raise LeaderChanged from changed
         nodes = [
-            node
-            for node, slot in self._directories.slots().items()
-            if replica.maximal_isr >> slot & 1
+            node for node, slot in self._directories.slots().items() if page.maximal_isr >> slot & 1
         ]
-        return nodes, replica.maximal_isr.bit_count() - len(nodes)
+        return nodes, page.maximal_isr.bit_count() - len(nodes)
 
     def is_member(self, leader: Leader, node: int) -> bool:
         """Whether a node is in the maximal ISR of this leader's page."""
-        _, replica = leader.partition.replica.published()
-        slot = slot_of(self._decisions.newest_state(), node)
-        return slot is not None and bool(replica.maximal_isr >> slot & 1)
+        _, page = leader.partition.replica.published()
+        slot = slot_of(self._decisions.counted_state(), node)
+        return slot is not None and bool(page.maximal_isr >> slot & 1)
 
     def is_undecided(self, leader: Leader, node: int, decided: DecidedPartition) -> bool:
         """Whether this leader's page adds a node to the ISR of the newest decision: no decision has
         added it (REPLICA-6).
         """
-        _, replica = leader.partition.replica.published()
-        if replica.partition_epoch != decided.partition_epoch or node in decided.isr:
+        _, page = leader.partition.replica.published()
+        if page.partition_epoch != decided.partition_epoch or node in decided.isr:
             return False
         return self.is_member(leader, node)
 
@@ -136,7 +149,7 @@ class InSyncReplicas:
         """
         if self.least_default == 1:
             return 1
-        state = self._decisions.newest_state()
+        state = self._decisions.counted_state()
         decided = state.partitions.get(self._members.partition_id)
         if decided is None:
             return 1
@@ -146,8 +159,8 @@ class InSyncReplicas:
         """Whether the decided ISR is large enough for `acks=all` of this process. Raises NotLeader,
         StorageError.
         """
-        _, replica = leader.read_page()
-        return replica.decided_isr.bit_count() >= max(replica.min_in_sync, self.needed_isr_size())
+        _, page = leader.read_page()
+        return page.decided_isr.bit_count() >= max(page.min_in_sync, self.needed_isr_size())
 
     # ---- the commit ------------------------------------------------------------------------------
 
@@ -155,7 +168,8 @@ class InSyncReplicas:
         """Copy up to `end` to the ISR and raise the high watermark; it is at or above `end` then.
 
         With `wait`, it waits until the deadline for a majority that must decide. Raises
-        LeaderChanged, NotEnoughReplicasAfterAppendError, NotEnoughDirectoriesError unless `wait`.
+        LeaderChanged, NotEnoughReplicasAfterAppendError, at the deadline also
+        LeaderNotAvailableError; NotEnoughDirectoriesError unless `wait`.
         """
         while True:
             version = self._directories.version()
@@ -171,7 +185,7 @@ class InSyncReplicas:
                 if isinstance(problem, NotEnoughReplicasError):
                     raise
                 node = self._members.blame(problem, deadline_ns)
-                decided = self._members.find_decision(self._decisions.newest_state())
+                decided = self._members.find_decision(self._decisions.counted_state())
                 # a replica that was moved away stays in the page until the decision is installed
                 # there, by the next look for the leader
                 if node == leader.node or node not in decided.replicas:
@@ -183,21 +197,21 @@ class InSyncReplicas:
                 raise LeaderChanged from changed
             if high_watermark >= end:
                 return high_watermark
-            self._check_size(leader, end)
+            self._check_page_size(leader, end)
             if system.boot_ns() >= work_end(deadline_ns):
                 raise self._members.unavailable_error(None, f"offset {end} is not committed")
 
     def _commit_once(self, leader: Leader, end: int, deadline_ns: int) -> int:
-        _, replica = leader.partition.replica.published()
-        if replica.role != replication.ROLE_LEADER:
+        _, page = leader.partition.replica.published()
+        if page.role != replication.ROLE_LEADER:
             raise NotLeader
         until_ns = self._directories.lock_deadline(deadline_ns)
-        followers: list[tuple[int, ReplicaLog]] = []
-        makers = list[Make]()
-        unknown_isr = replica.maximal_isr
+        follower_logs: list[tuple[int, ReplicaLog]] = []  # with their slots
+        follower_calls = list[CallRunner]()
+        unknown_isr = page.maximal_isr
         for node, slot in self._directories.slots().items():
             unknown_isr &= ~(1 << slot)
-            if node == leader.node or not replica.maximal_isr >> slot & 1:
+            if node == leader.node or not page.maximal_isr >> slot & 1:
                 continue
             member = self._members.usable_directory(node)
             if member is None:
@@ -206,23 +220,23 @@ class InSyncReplicas:
             follower = self._members.load_replica(member)
             self._pauses.note_copies_to(node, follower.replica)
             step = self.lags.watch(node, lambda: leader.partition.published().log_end, deadline_ns)
-            at_follower = self._directories.maker_of(node)
+            at_follower = self._directories.runner_of(node)
             try:
                 copy(leader, follower, end, until_ns, step=step, at_follower=at_follower)
-                followers.append((slot, follower.replica))
-                makers.append(at_follower)
+                follower_logs.append((slot, follower.replica))
+                follower_calls.append(at_follower)
             except LateFollower:
                 self._remove_late(leader, node, deadline_ns)
         if unknown_isr:
             self._members.open_new_members(
-                self._members.find_decision(self._decisions.newest_state())
+                self._members.find_decision(self._decisions.counted_state())
             )
-        at_leader = self._directories.maker_of(leader.node)
-        commit = partial(leader.partition.replica.commit, followers, leader.epoch, until_ns)
+        at_leader = self._directories.runner_of(leader.node)
+        commit = partial(leader.partition.replica.commit, follower_logs, leader.epoch, until_ns)
         high_watermark = at_leader(commit)
         if high_watermark < end:
-            for (_, follower_log), make in zip(followers, makers, strict=True):
-                make(partial(check_copied, follower_log, until_ns))
+            for (_, follower_log), at_follower in zip(follower_logs, follower_calls, strict=True):
+                at_follower(partial(check_copied, follower_log, until_ns))
         return high_watermark
 
     def _remove_late(self, leader: Leader, node: int, deadline_ns: int) -> None:
@@ -247,13 +261,14 @@ class InSyncReplicas:
         """
         limit = self._pauses.eviction_limit(node)
         until_ns = min(limit.next_ns(), deadline_ns)
-        page = leader.partition.mapped_page
+        mapped_page = leader.partition.mapped_page
         version = self._directories.version()
-        if system.boot_ns() >= until_ns or page is None:
+        if system.boot_ns() >= until_ns or mapped_page is None:
             self.remove_from_isr(leader, node, deadline_ns)
             limit.count_change()
             return
-        has_waited = self._members.wait(version, until_ns, [(page, end - 1)])
+        has_waited = self._members.wait(version, until_ns, [(mapped_page, end - 1)])
+        # without a wait although there is time, this thread has other work
         if not has_waited and system.boot_ns() < until_ns:
             raise self._not_committed_error(leader, end)
 
@@ -262,9 +277,9 @@ class InSyncReplicas:
         it.
         """
         self.commit(leader, end, deadline_ns)
-        self.check_needed_size(leader, end, deadline_ns)
+        self.check_size_for_acks_all(leader, end, deadline_ns)
 
-    def check_needed_size(self, leader: Leader, end: int, deadline_ns: int) -> None:
+    def check_size_for_acks_all(self, leader: Leader, end: int, deadline_ns: int) -> None:
         """After a commit: raise if the ISR became too small for `acks=all` of this process. Raises
         LeaderChanged, too.
         """
@@ -281,17 +296,18 @@ class InSyncReplicas:
         if not is_large_enough:
             raise self._not_committed_error(leader, end, "but too few replicas are in sync")
 
-    def _check_size(self, leader: Leader, end: int) -> None:
-        _, replica = leader.partition.replica.published()
-        if replica.decided_isr.bit_count() < replica.min_in_sync:
+    def _check_page_size(self, leader: Leader, end: int) -> None:
+        """Raise if the decided ISR is smaller than the leader's page requires of all processes."""
+        _, page = leader.partition.replica.published()
+        if page.decided_isr.bit_count() < page.min_in_sync:
             raise self._not_committed_error(leader, end)
 
     def _not_committed_error(
         self, leader: Leader, end: int, reason: str = "but not committed"
     ) -> NotEnoughReplicasAfterAppendError:
-        _, replica = leader.partition.replica.published()
+        _, page = leader.partition.replica.published()
         text = f"the records of {self._members.name} below {end} are in the leader's log, {reason}"
-        return NotEnoughReplicasAfterAppendError(text, offset=end - 1, **self.size_facts(replica))
+        return NotEnoughReplicasAfterAppendError(text, offset=end - 1, **self.size_facts(page))
 
     def note_appended(self) -> None:
         """Records were appended with `acks=1`: the housekeeper of this process commits them."""
@@ -299,26 +315,26 @@ class InSyncReplicas:
 
     def too_few_error(self, leader: Leader) -> NotEnoughReplicasError:
         """The error of an append that the leader refuses, because the decided ISR is too small."""
-        _, replica = leader.partition.replica.published()
+        _, page = leader.partition.replica.published()
         return NotEnoughReplicasError(
             f"too few replicas of {self._members.name} are in sync; nothing was written",
-            **self.size_facts(replica),
+            **self.size_facts(page),
         )
 
-    def size_facts(self, replica: Replica | None = None) -> dict[str, Any]:
+    def size_facts(self, page: Replica | None = None) -> dict[str, Any]:
         """The facts of an error about the size of the ISR of a page, or of the newest decision."""
-        state = self._decisions.newest_state()
+        state = self._decisions.counted_state()
         decided = self._members.find_decision(state)
         isr = decided.isr
         required = state.required_size(decided)
-        if replica is not None:
+        if page is not None:
             isr = tuple(
                 node
                 for node, slot in self._directories.slots().items()
-                if replica.decided_isr >> slot & 1
+                if page.decided_isr >> slot & 1
             )
-            if replica.min_in_sync != UNSETTLED:
-                required = replica.min_in_sync
+            if page.min_in_sync != UNSETTLED:
+                required = page.min_in_sync
         away = {
             node: self._members.describe_node(node)
             for node in decided.replicas
@@ -348,7 +364,7 @@ class InSyncReplicas:
         for node, follower in self.find_replicas(leader)[1:]:
             learn = partial(follower.replica.learn, leader.epoch, high_watermark, deadline_ns)
             with suppress(Fenced):
-                self._directories.maker_of(node)(learn)
+                self._directories.runner_of(node)(learn)
         self._spread_to = high_watermark
 
     def has_spread_all(self, now: Published) -> bool:
@@ -359,11 +375,8 @@ class InSyncReplicas:
         """Commit what was appended with `acks=1`, if the ISR is large enough. `wait`: for a
         majority that must decide.
         """
-        now, replica = leader.partition.replica.published()
-        if (
-            now.high_watermark < now.log_end
-            and replica.decided_isr.bit_count() >= replica.min_in_sync
-        ):
+        now, page = leader.partition.replica.published()
+        if now.high_watermark < now.log_end and page.decided_isr.bit_count() >= page.min_in_sync:
             self.commit(leader, now.log_end, deadline_ns, wait=wait)
 
     # ---- changes ---------------------------------------------------------------------------------
@@ -475,7 +488,7 @@ class InSyncReplicas:
         if self._members.raise_epoch_above(follower, leader.epoch, deadline_ns):
             raise LeaderChanged
         end = leader.partition.published().log_end
-        decided = self._members.find_decision(self._decisions.newest_state())
+        decided = self._members.find_decision(self._decisions.counted_state())
         if node not in decided.replicas:
             return False
         copy(
@@ -485,15 +498,16 @@ class InSyncReplicas:
             deadline_ns,
             compared=True,
             eligible=node in decided.elr,
-            at_follower=self._directories.maker_of(node),
+            at_follower=self._directories.runner_of(node),
         )
-        state = self._decisions.newest_state()
+        state = self._decisions.counted_state()
         decided = self._members.find_decision(state)
         slot = slot_of(state, node)
-        replica = leader.partition.replica
+        leader_log = leader.partition.replica
         if node in decided.isr:  # another process was faster
             return True
-        if slot is None or not replica.join(
+        # a member that no decision adds leaves the page again by `remove_from_isr` (`renewed`)
+        if slot is None or not leader_log.join(
             follower.replica, slot, leader.epoch, decided.partition_epoch, deadline_ns
         ):
             return False
@@ -529,4 +543,4 @@ class InSyncReplicas:
     def _install_in_page(self, leader: Leader, state: State, deadline_ns: int) -> bool:
         decision = decision_of(self._members.find_decision(state), state)
         lead = partial(leader.partition.replica.lead, decision, deadline_ns)
-        return self._directories.maker_of(leader.node)(lead)
+        return self._directories.runner_of(leader.node)(lead)

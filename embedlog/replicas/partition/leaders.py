@@ -33,7 +33,7 @@ from embedlog.replicas.partition.in_sync_replicas import UNSETTLED, InSyncReplic
 from embedlog.replicas.partition.leader import Leader, LeaderChanged, decision_of
 from embedlog.replicas.partition.node_pauses import NodePauses
 from embedlog.replicas.partition.partition_directories import Decisions, PartitionDirectories
-from embedlog.replicas.partition.staged_epochs import StagedEpochs
+from embedlog.replicas.partition.staged_epochs import EpochStaging
 from embedlog.replicas.rules.events import Condition, Elect, Election, Refusal, Seen
 from embedlog.replicas.rules.records import NO_LEADER, DecidedPartition
 
@@ -66,7 +66,7 @@ class Leaders:
         self._pauses = pauses
         self.unclean_default = False  # the setting of the log, for a topic without its own
         # with the partitions that the same decision gave other leaders
-        self._staged: StagedEpochs | None = None
+        self._staged: EpochStaging | None = None
         # the time of the first election without an eligible replica; 0 after a leader was found
         self._unled_ns = 0
         self.peers: Callable[[], Sequence[Leaders]] = list  # of the partitions in use
@@ -86,7 +86,7 @@ class Leaders:
         reason = ""
         while True:
             version = self._directories.version()
-            state = self._decisions.newest_state()
+            state = self._decisions.counted_state()
             decided = self._members.find_decision(state)
             self._members.open_new_members(decided)
             if self._directories.read_only:
@@ -136,7 +136,7 @@ class Leaders:
         """The decided leader if its page shows that it leads; nothing is installed or elected for
         that.
         """
-        decided = self._decisions.newest_state().partitions.get(self._members.partition_id)
+        decided = self._decisions.counted_state().partitions.get(self._members.partition_id)
         if decided is None:
             return None
         partition = self._members.find_replica(decided.leader)
@@ -151,7 +151,7 @@ class Leaders:
     def begin(self, deadline_ns: int) -> None:
         """Give the replicas of a new partition their roles. A failure is left to its first user."""
         with suppress(EmbedlogError):
-            self.install_leader(self._decisions.newest_state(), deadline_ns)
+            self.install_leader(self._decisions.counted_state(), deadline_ns)
 
     def _is_present(self, decided: DecidedPartition) -> bool:
         """Whether the decided leader's directory is usable, and registered as at its election."""
@@ -197,7 +197,7 @@ class Leaders:
         was read.
         """
         try:
-            state = self._decisions.settled_state()
+            state = self._decisions.last_decided_state()
             if not self._has_decision(state, read):
                 state = self._decisions.settle(deadline_ns)
         except NotEnoughDirectoriesError as problem:
@@ -208,7 +208,7 @@ class Leaders:
             return None
         partition = self._members.load_replica(member)
         lead = partial(partition.replica.lead, decision_of(decided, state), deadline_ns)
-        if self._directories.maker_of(member.node)(lead):
+        if self._directories.runner_of(member.node)(lead):
             logger.debug(
                 "%s: node %d leads in epoch %d, ISR %s",
                 self._members.name,
@@ -240,7 +240,7 @@ class Leaders:
         A newer decision may be in the directories that are away. The page gets the partition epoch
         before that decision, so that a settled one replaces it.
         """
-        decided = self._members.find_decision(self._decisions.newest_state())
+        decided = self._members.find_decision(self._decisions.counted_state())
         member = self._members.usable_directory(decided.leader)
         if member is None or member.registration_id != decided.leader_registration_id:
             return None
@@ -250,7 +250,7 @@ class Leaders:
             decided.leader, decided.leader_epoch, decided.partition_epoch - 1, all_slots, UNSETTLED
         )
         lead = partial(partition.replica.lead, unsettled, deadline_ns)
-        if self._directories.maker_of(member.node)(lead):
+        if self._directories.runner_of(member.node)(lead):
             logger.warning(
                 "%s: node %d leads without a majority, and commits nothing: %s",
                 self._members.name,
@@ -307,7 +307,7 @@ class Leaders:
         )
         if reason:
             return reason
-        leader = self._members.find_decision(self._decisions.newest_state()).leader
+        leader = self._members.find_decision(self._decisions.counted_state()).leader
         if leader == NO_LEADER:
             cause = "there is no leader"
         else:
@@ -330,7 +330,7 @@ class Leaders:
             self._directories.note_undecided(self._members.partition_id, reason)
             return reason
         elected = (self, *(peers[number] for number in outcome.others))
-        staged = StagedEpochs(elected)
+        staged = EpochStaging(elected)
         for partition in elected:
             partition._staged = staged
             if leader != NO_LEADER:
@@ -412,7 +412,7 @@ class Leaders:
 
     def _find_unled_peers(self) -> list[Leaders]:
         """Other partitions in use whose leader was in the same directory as that of this one."""
-        state = self._decisions.newest_state()
+        state = self._decisions.counted_state()
         unled = list[Leaders]()
         own = self._members.find_decision(state)
         self._load_replicas(own)

@@ -69,7 +69,7 @@ def commit_and_sync(
     """
     while True:
         replicas.in_sync.commit(leader, end, deadline_ns)
-        in_sync = replicas.in_sync.find_replicas(leader, deadline_ns)
+        in_sync = replicas.in_sync.shrink_to_reached(leader, deadline_ns)
         failures = sync_all(in_sync, end, replicas.members.lock_deadline(deadline_ns))
         for problem in failures.values():
             replicas.members.blame(problem, deadline_ns)
@@ -83,7 +83,7 @@ def commit_and_sync(
 
 def sync_if_due(replicas: PartitionReplicas, leader: Leader, end: int, deadline_ns: int) -> None:
     """As `commit_and_sync`, if `flush.messages` requires it in a directory of the ISR."""
-    in_sync = replicas.in_sync.find_replicas(leader, deadline_ns)
+    in_sync = replicas.in_sync.shrink_to_reached(leader, deadline_ns)
     durable = min(replica.durable_offset for _, replica in in_sync)
     if end - durable >= leader.partition.config.flush_messages:
         commit_and_sync(replicas, leader, end, deadline_ns)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from embedlog.config.topic import TopicConfig
     from embedlog.partition.partition import Partition
     from embedlog.replicas.decisions import proposals
-    from embedlog.replicas.members.directory_workers import DirectoryWorker, Make
+    from embedlog.replicas.members.directory_workers import CallRunner, DirectoryWorker
     from embedlog.replicas.rules.state import State
 
 logger = logging.getLogger("embedlog")
@@ -57,16 +57,16 @@ CHECK_NS: Final = 200_000_000
 class Decisions(Protocol):
     """The decision log of the set."""
 
-    def newest_state(self) -> State:
+    def counted_state(self) -> State:
         """The state by one reachable copy (QUORUM-7)."""
 
     def is_newest(self, state: State) -> bool:
         """Whether a state has all decisions that count. False without a majority."""
 
     def settle(self, deadline_ns: int | None = None) -> State:
-        """The newest state, in which every record counts. Raises NotEnoughDirectoriesError."""
+        """The decided state. Raises NotEnoughDirectoriesError."""
 
-    def settled_state(self) -> State:
+    def last_decided_state(self) -> State:
         """The state at the last decision or settlement of this process: all of its records count,
         and later ones may exist.
         """
@@ -74,7 +74,7 @@ class Decisions(Protocol):
     def propose(
         self, steps: proposals.Steps, deadline_ns: int | None = None, *, reason: str = ""
     ) -> proposals.Decision | Refusal:
-        """Decide about events, each derived from the newest state. The reason is for the log."""
+        """Decide about events, each derived from the decided state. The reason is for the log."""
 
 
 class PartitionDirectories:
@@ -138,9 +138,9 @@ class PartitionDirectories:
         """
         return self._directories.worker(node)
 
-    def maker_of(self, node: int) -> Make:
+    def runner_of(self, node: int) -> CallRunner:
         """What makes calls that change the replica of a node."""
-        return self._directories.maker_of(node)
+        return self._directories.runner_of(node)
 
     def lock_deadline(self, deadline_ns: int) -> int:
         """The time until which one lock is waited for."""
@@ -172,7 +172,7 @@ class PartitionDirectories:
 
     def is_deleted(self) -> bool:
         """Whether the topic was deleted, as far as one copy of the decision log shows."""
-        return self._partition_id not in self._decisions.newest_state().partitions
+        return self._partition_id not in self._decisions.counted_state().partitions
 
     def usable_directory(self, node: int) -> OpenDirectory | None:
         """The directory of a node if this process uses its replica now, otherwise None."""
@@ -203,7 +203,7 @@ class PartitionDirectories:
         loaded, with the reasons.
         """
         problems: dict[int, EmbedlogError] = {}
-        for node in self.find_decision(self._decisions.newest_state()).isr:
+        for node in self.find_decision(self._decisions.counted_state()).isr:
             member = self._directories.get(node)
             try:
                 if member is not None:
@@ -220,7 +220,7 @@ class PartitionDirectories:
         meanwhile.
         """
         with suppress(EmbedlogError):
-            state = self._decisions.newest_state()
+            state = self._decisions.counted_state()
             replicas = [self.find_replica(node) for node in self.find_decision(state).isr]
             are_lost = all(
                 replica is not None and replica.published().log_end < end for replica in replicas
@@ -238,9 +238,9 @@ class PartitionDirectories:
         if self._directories.worker(member.node) is None or directory.is_present(
             self._partition_id, self.topic
         ):
-            return directory.replica(self._partition_id, self.topic, self._decisions.newest_state)
+            return directory.replica(self._partition_id, self.topic, self._decisions.counted_state)
         open_replica = partial(
-            directory.replica, self._partition_id, self.topic, self._decisions.newest_state
+            directory.replica, self._partition_id, self.topic, self._decisions.counted_state
         )
         return self._directories.run_at(member.node, open_replica, slow=True)
 
@@ -271,13 +271,13 @@ class PartitionDirectories:
 
     def decided_epoch(self) -> int:
         """The leader epoch of the newest decision. Raises UnknownTopicOrPartitionError."""
-        return self.find_decision(self._decisions.newest_state()).leader_epoch
+        return self.find_decision(self._decisions.counted_state()).leader_epoch
 
     def is_replaced(self, leader: Leader) -> bool:
         """Whether a decision has another leader, or the topic was deleted. The page of a failed
         leader need not show it.
         """
-        decided = self._decisions.newest_state().partitions.get(self._partition_id)
+        decided = self._decisions.counted_state().partitions.get(self._partition_id)
         return decided is None or decided.leader_epoch > leader.epoch
 
     def is_leading(self, leader: Leader) -> bool:
@@ -311,7 +311,7 @@ class PartitionDirectories:
         """The leader epoch of the newest decision, and the followers of its ISR in a rack: none if
         the leader is there.
         """
-        state = self._decisions.newest_state()
+        state = self._decisions.counted_state()
         decided = state.partitions.get(self._partition_id)
         if decided is None or decided.leader == NO_LEADER:
             return -1, ()
@@ -339,7 +339,7 @@ class PartitionDirectories:
 
     def _describe_strangers(self, nodes: Sequence[int]) -> str:
         """Why replicas in replaced directories are not elected, and the way out."""
-        registered = self._decisions.newest_state().nodes
+        registered = self._decisions.counted_state().nodes
         names = list[str]()
         for node in nodes:
             directory = registered[node].path if node in registered else "retired"
@@ -382,7 +382,7 @@ class PartitionDirectories:
         node = self._directories.find_failed_node(problem, missing=not self.is_deleted())
         if node is None:
             raise problem
-        decided = self.find_decision(self._decisions.newest_state())
+        decided = self.find_decision(self._decisions.counted_state())
         is_absent = isinstance(problem, UnknownTopicOrPartitionError) or self._is_missing_file(
             problem
         )

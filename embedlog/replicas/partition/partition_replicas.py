@@ -78,7 +78,7 @@ class PartitionReplicas:
         changes = self._directories.changes
         leader = self.leaders.find_leader(deadline_ns, wait=False)
         # not older than the leader: a removed replica gets no copy
-        decided = self.members.find_decision(self._decisions.newest_state())
+        decided = self.members.find_decision(self._decisions.counted_state())
         try:
             self.in_sync.commit_appended(leader, deadline_ns, wait=False)
             self.in_sync.spread_high_watermark(leader, deadline_ns)
@@ -131,7 +131,7 @@ class PartitionReplicas:
         watermark (REPLICA-19).
         """
         with suppress(EmbedlogError, LeaderChanged):
-            leader = self.leaders.install_leader(self._decisions.newest_state(), deadline_ns)
+            leader = self.leaders.install_leader(self._decisions.counted_state(), deadline_ns)
             if leader is not None:
                 self.in_sync.commit_appended(leader, deadline_ns, wait=False)
                 self.in_sync.spread_high_watermark(leader, deadline_ns)

@@ -115,10 +115,10 @@ class RecordDeletion:
         """
         replicas = self._replicas
         deadline_ns = self._deadline_ns
-        for node, follower in replicas.in_sync.find_replicas(leader, deadline_ns)[1:]:
+        for node, follower in replicas.in_sync.shrink_to_reached(leader, deadline_ns)[1:]:
             try:
                 until_ns = replicas.members.lock_deadline(deadline_ns)
-                replicas.members.maker_of(node)(partial(step, leader, follower, until_ns))
+                replicas.members.runner_of(node)(partial(step, leader, follower, until_ns))
             except EmbedlogError as problem:
                 if replicas.members.blame(problem, deadline_ns) == leader.node:
                     raise LeaderChanged from problem

@@ -506,7 +506,7 @@ class ReplicatedPartition:
                 self._followers.note_answers(system.boot_ns())
             # also if the ISR is too small now: readers may have the record
             progress.seen_committed = end
-            self._replicas.in_sync.check_needed_size(leader, end, until_ns)
+            self._replicas.in_sync.check_size_for_acks_all(leader, end, until_ns)
             progress.committed = end
         if not all_in_sync:
             self._replicas.in_sync.note_appended()
@@ -811,7 +811,7 @@ class ReplicatedPartition:
                 coordinator_epoch=coordinator_epoch,
                 deadline_ns=self._replicas.members.lock_deadline(until),
             )
-            offset = self._replicas.members.maker_of(leader.node)(append)
+            offset = self._replicas.members.runner_of(leader.node)(append)
             self._replicas.in_sync.commit_for_all(
                 leader, leader.partition.published().log_end, until
             )

@@ -1,14 +1,13 @@
-"""This module prepares the leader-epoch-checkpoints of partitions that one decision gave other
-leaders.
+"""Prepares the leader-epoch-checkpoints of partitions that one decision gave other leaders.
 
 Each of them replaces this file in the new leader and in its followers. One after another, their
 syncs are most of the time of a failover. A file system writes those that are requested together
 with few commits of its journal.
 
-The files are temporaries and nothing depends on them: an error leaves the work to its usual place.
-The first partition waits for its own files only; each later step prepares twice as many, up to
-`STEP_MAX`. No lock of a partition is taken. While one thread prepares, the others do not wait for
-it.
+The files are temporaries and nothing depends on them: the install of the decision writes what is
+not prepared. So an error of a directory is logged, and not raised. The first partition waits for
+its own files only; each later step prepares twice as many, up to `STEP_MAX`. No lock of a partition
+is taken. While one thread prepares, the others do not wait for it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from embedlog.partition.replication.replica_log import Staging
     from embedlog.replicas.rules.state import State
 
-# partitions: those of three replicas are synced by one call (`files.SYNCS_MAX`)
+# partitions: 21 with three replicas have 63 files, about one call of `files.sync_all`
 STEP_MAX: Final = 21
 
 
@@ -33,12 +32,12 @@ class Elected(Protocol):
     """A partition with a new leader."""
 
     def stage_epochs(self, state: State) -> Iterable[Staging]:
-        """Write the files of its leader and followers in this state."""
+        """Write the files of its leader and followers in this state. Logs errors of directories."""
 
 
-class StagedEpochs:
-    """The partitions of one decision, in the order in which they are probably used. Threads:
-    any.
+class EpochStaging:
+    """The partitions of one decision whose files are not prepared yet, in the order of the
+    decision: they are probably used in that order. Threads: any.
     """
 
     def __init__(self, elected: Sequence[Elected]) -> None:
@@ -48,8 +47,10 @@ class StagedEpochs:
 
     def prepare(self, partition: Elected, state: State) -> None:
         """Prepare a partition that is about to be used, and the ones after it, unless that was
-        done.
+        done. Does nothing while another thread prepares.
         """
+        # without a `Guard`: nobody waits for this mutex, so one that an interrupt leaves taken only
+        # ends the preparation
         if not self._mutex.acquire(blocking=False):
             return
         try:

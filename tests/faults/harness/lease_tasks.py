@@ -83,7 +83,7 @@ def await_notice(stage: Stage, number: int) -> float:
     topic: InternalTopic[_Nothing] = InternalTopic(
         stage.opened._engine, "__transaction_state", partitions=1, config={}, view=_Nothing
     )
-    seen = [(topic.partition(number), topic.notice(number))]
+    seen = [(topic.partition(number), topic.notice_word(number))]
     stage.note("seen")
     began = time.monotonic()
     stage.opened._engine.wait([], 20, topic, notices=seen)

@@ -270,7 +270,7 @@ def _repaired(stage: Stage) -> str:
 def _missing(log: embedlog.Log) -> str:
     """The partitions with a replica that is not in sync or not at the leader's end."""
     replicas = log._engine.set  # type: ignore[attr-defined]
-    state = replicas.decisions.newest_state()
+    state = replicas.decisions.counted_state()
     found = []
     for place, each in state.partitions.items():
         name = f"{state.topics[place[0]].name}-{place[1]}"
