@@ -165,6 +165,7 @@ def test_two_processes_that_send_without_a_pause_are_not_inside_a_disk_that_hang
         assert not log.verify_replicas("t")
 
 
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("node", [LEADER, FOLLOWER], ids=["leader", "follower"])
 @pytest.mark.parametrize(
     ("kinds", "directory"),
