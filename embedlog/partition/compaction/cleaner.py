@@ -295,8 +295,8 @@ class _Pass:
     def swap(
         self, group: list[SegmentInfo], new_segment: SegmentInfo, records: bytes, end: int
     ) -> bool:
-        """Put the segment that was made in the place of its group; False if its files are
-        deleted.
+        """Put the segment that was made in the place of its group; False if the pass must be
+        repeated.
         """
         with self._cleaner.lock.exclusive() as locked:
             return swap.replace(

@@ -44,21 +44,24 @@ def replace(
     first_dirty: int,
     cuts: int,
 ) -> bool:
-    """Put a new segment in the place of a group; False if its files are deleted, or if the log was
-    cut: then the pass is repeated.
+    """Put a new segment in the place of a group; False if the new files are gone, if retention
+    removed a part of the group, or if the log was cut: then the pass is repeated.
 
+    True also if retention removed the whole group: nothing is left to be replaced.
     `end`: the log is clean up to there; `first_dirty`: it was clean up to there before the pass.
     `cuts`: WORD_CUTS at its begin.
     """
     published = locked.published
     is_uncut = locked.state.page.word(system.WORD_CUTS) == cuts
     first_base = locked.segments.all(published)[0].base
-    is_deleted = first_base > group[0].base or published.log_start > new_segment.next_offset
-    if is_uncut and is_deleted:
-        return True  # retention was faster
+    group_end = group[-1].next_offset
+    is_group_deleted = first_base >= group_end or published.log_start >= group_end
+    if is_uncut and is_group_deleted:
+        return True
     if not is_uncut or not _can_begin(locked, group, new_segment):
         logger.info(
-            "%s: a compaction is repeated, the partition was loaded or cut meanwhile", locked.path
+            "%s: a compaction is repeated, the partition was loaded, cut or shortened meanwhile",
+            locked.path,
         )
         return False
     locked.state.mark_dirty()
