@@ -4,15 +4,15 @@
   including a broker's.
 - Changes are decided under the lock of the group's partition; a call that raises has changed
   nothing.
-- A dynamic member whose process has ended blocks no change: it is evicted before the group is
-  checked for members.
+- A dynamic member whose process has ended blocks no change: it is evicted before the change, unless
+  the change is refused because of the other members.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -177,6 +177,7 @@ class GroupAdmin:
             for tp in self._select_partitions(group_id, topics, target, committed)
         }
         if not dry_run:
+            self._evict_dead(group_id, machine.reset_refusal)
             self._groups.reset(group_id, plan)
             _logger.info("group %r: offsets of %s are reset", group_id, brief(plan))
         return plan
@@ -240,7 +241,7 @@ class GroupAdmin:
     def delete(self, group_id: str) -> None:
         """As `Log.delete_group`."""
         self._engine.check_writable()
-        self._evict_dead(group_id)
+        self._evict_dead(group_id, machine.reset_refusal)
         self._groups.delete(group_id)
         _logger.info("group %r is deleted", group_id)
 
@@ -248,7 +249,13 @@ class GroupAdmin:
         """As `Log.delete_group_offsets`."""
         self._engine.check_writable()
         partitions = topic_partitions(tps)
-        self._evict_dead(group_id)
+        topics = {tp.topic for tp in partitions} or {""}  # without any, each member refuses
+
+        def refusal_of(living: Group | None) -> machine.Refusal | None:
+            refusals = (machine.offset_deletion_refusal(living, True, topic) for topic in topics)
+            return next((refusal for refusal in refusals if refusal is not None), None)
+
+        self._evict_dead(group_id, refusal_of)
         self._groups.delete_offsets(group_id, partitions)
         _logger.info("group %r: offsets of %s are deleted", group_id, brief(partitions))
 
@@ -262,11 +269,14 @@ class GroupAdmin:
     # ---- blocking members ------------------------------------------------------------------------
 
     def _check_empty(self, group_id: str) -> None:
-        self._evict_dead(group_id)
+        """Refuse a group with members that live. Nothing is written."""
+        check_group_id(group_id)
         view = self._groups.entries(group_id)
         if view is None:
             return
         group = view.group(group_id)
+        if not self._engine.read_only:
+            group = self._groups.read_living(group_id, self._make_watch())
         modern = view.modern(group_id)
         refuse_share(group_id, modern)
         refusal = machine.reset_refusal(group)
@@ -275,11 +285,17 @@ class GroupAdmin:
         if refusal is not None:
             raise refusal_error(group_id, refusal, group)
 
-    def _evict_dead(self, group_id: str) -> None:
-        if not self._engine.read_only:
-            self._groups.evict(
-                check_group_id(group_id), Watch(self._engine.transactions.liveness), whole=True
-            )
+    def _evict_dead(
+        self, group_id: str, refusal_of: Callable[[Group | None], machine.Refusal | None]
+    ) -> None:
+        """Evict the members that have ended, unless the change is refused because of the others."""
+        check_group_id(group_id)
+        watch = self._make_watch()
+        if refusal_of(self._groups.read_living(group_id, watch)) is None:
+            self._groups.evict(group_id, watch, whole=True)
+
+    def _make_watch(self) -> Watch:
+        return Watch(self._engine.transactions.liveness)
 
 
 # ---- descriptions --------------------------------------------------------------------------------

@@ -169,15 +169,23 @@ def _find_partitions(directory: LogDirectory, total: Total) -> Iterator[Partitio
 
 def _is_missing(directory: LogDirectory, topic: Topic, number: int) -> bool:
     """Whether the file of topics still has the partition, and its directory is still missing."""
-    written = TopicRegistry(directory.path)
-    written.load()
-    registry = written if files.exists(written.path) else directory.registry
-    current_topic = registry.get(topic.name)
-    if current_topic is None or current_topic.topic_id != topic.topic_id:
-        return False
-    if not current_topic.is_finished or number not in current_topic.usable_numbers:
+    if not _is_registered(directory, topic.name, topic.topic_id, number):
         return False
     return not files.is_directory(directory.path / file_names.partition_name(topic.name, number))
+
+
+def _is_registered(directory: LogDirectory, name: str, topic_id: str | None, number: int) -> bool:
+    """Whether the file of topics still has the partition."""
+    written = TopicRegistry(directory.path)
+    written.load()
+    registry = written
+    if not files.exists(written.path):
+        directory.refresh_topics()
+        registry = directory.registry
+    current_topic = registry.get(name)
+    if current_topic is None or current_topic.topic_id != topic_id:
+        return False
+    return current_topic.is_finished and number in current_topic.usable_numbers
 
 
 def _check_one(
@@ -185,7 +193,8 @@ def _check_one(
 ) -> None:
     """Check one partition as it is published at one moment, again if its segments change meanwhile.
 
-    One that cannot be loaded is checked with what its files say; the reason is a finding, too.
+    One that cannot be loaded is checked with what its files say; the reason is a finding, too. One
+    that is deleted meanwhile has no finding.
     """
     try:
         partition = directory.partition(described.topic, described.number)
@@ -215,8 +224,11 @@ def _check_one(
         ForeignDirectoryError,
         StateError,
         StorageError,
+        UnknownTopicOrPartitionError,
         UnsupportedFormatError,
     ) as problem:
+        if not _is_registered(directory, described.topic, described.topic_id, described.number):
+            return
         result = Total()
         context = directory.context
         closed = ClosedDirectory(directory.path)
@@ -256,10 +268,10 @@ def _find_unreadable(partition: Partition, facts: PartitionFacts) -> list[Findin
             continue
         try:
             partition.fetch(offset, max_bytes=1)
-        except (OffsetOutOfRangeError, UnknownTopicOrPartitionError):
-            return []  # its records were deleted meanwhile
-        except LockTimeoutError:
-            raise  # its segments are being replaced
+        except OffsetOutOfRangeError:
+            continue  # its records were deleted meanwhile
+        except (LockTimeoutError, UnknownTopicOrPartitionError):
+            raise  # its segments are being replaced, or the topic is deleted
         except EmbedlogError as problem:
             finding = Finding.of("unreadable", facts.directory, problem, facts.topic, facts.number)
             return [finding._replace(first_offset=offset, end_offset=info.next_offset)]

@@ -289,6 +289,7 @@ class TopicChanges:
             mapped = map_page(
                 self._host.path / file_names.partition_name(topic.name, number) / file_names.PAGE,
                 writable=False,
+                locked=self._host.context.locked,
             )
             if mapped is None:
                 continue

@@ -466,7 +466,9 @@ class LogDirectory:
         """
         partitions = []
         self.refresh_topics()
-        for topic in map(self.registry.live, self.registry.names()):
+        # one reading of the topics: a topic that is deleted meanwhile is left out below
+        live_topics = [topic for topic in self.registry.all() if topic.state == "live"]
+        for topic in live_topics:
             for number in topic.numbers:
                 path = self.path / file_names.partition_name(topic.name, number)
                 if (

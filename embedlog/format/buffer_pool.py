@@ -136,6 +136,8 @@ class BufferPool:
         return sum(size * len(blocks) for size, blocks in list(self._free.items()))
 
     def _return_block(self, block: Block) -> None:
+        if block.size > self._free_bytes_max:
+            return  # it is never kept, so the others are not forgotten for it
         # The sum may miss a block that another thread returns at the same time: it is a bound, not
         # an account.
         if self.free_bytes + block.size > self._free_bytes_max:

@@ -470,9 +470,10 @@ class PartitionState:
         """Whether the log of a replica has all that it had at its last orderly close, or that an
         earlier page of this boot had published, and no cut gave any of it up since.
         """
-        if self.page_file is None:
+        mapped = self.page_file
+        if mapped is None:
             return not files.exists(self.path / file_names.DIRTY)
-        return self._is_kept(self.page_file.page)
+        return self._is_kept(mapped.page)
 
     def give_up(self) -> None:
         """The log is not `is_kept` any more. REQUIRES the append lock."""
@@ -592,8 +593,9 @@ class PartitionState:
             return
         is_first = dirty_mark.put(self.path, self.context.mode)
         self.marked_dirty = True
-        if is_first and self.config.preallocate and self.page_file is not None:
-            self._reserve(self.page_file.page)
+        mapped = self.page_file
+        if is_first and self.config.preallocate and mapped is not None:
+            self._reserve(mapped.page)
 
     def _reserve(self, page: system.Page) -> None:
         """Reserve the blocks of an empty segment. Without the mark, no close would give them back."""
@@ -650,21 +652,32 @@ class PartitionState:
             self.follow_writer()
         mapped = self.page_file
         if mapped is None:
-            with self.mutex:  # one of the two is there, unless it was closed
-                mapped = self.page_file
-                loaded_files = self.loaded_files
-            if mapped is None:
-                if loaded_files is None or self.closed:
-                    self.raise_closed()
-                return loaded_files.published
+            source = self._find_source()
+            if isinstance(source, loader.Loaded):
+                return source.published
+            mapped = source
         published = mapped.page.read()
         if published is None or not mapped.page.is_alive():
             return self._remap_and_read()
         return published
 
+    def _find_source(self) -> PageFile | loader.Loaded:
+        """What the positions come from. Raises the error of `raise_closed`."""
+        with self.mutex:  # one of the two is there, unless it was closed
+            mapped = self.page_file
+            loaded_files = self.loaded_files
+        if mapped is not None:
+            return mapped
+        if loaded_files is None or self.closed:
+            self.raise_closed()
+        return loaded_files
+
     def _remap_and_read(self) -> Published:
         self.remap()
-        published = self.page.read()
+        source = self._find_source()
+        if isinstance(source, loader.Loaded):  # of a reader whose last writer has left
+            return source.published
+        published = source.page.read()
         if published is None:
             raise StorageError(
                 "the control page is damaged and could not be rebuilt",
@@ -703,9 +716,10 @@ class PartitionState:
     def durable_offset(self) -> int:
         """Records below it are on stable storage, as far as the kernel reported."""
         self.ensure_open()
-        if self.page_file is None:
+        mapped = self.page_file
+        if mapped is None:
             return self.published().log_end
-        return self.page.word(system.WORD_DURABLE)
+        return mapped.page.word(system.WORD_DURABLE)
 
     # ---- the lock, as far as opening needs it ------------------------------------------------------
 
@@ -723,10 +737,11 @@ class PartitionState:
         path = self.path / file_names.LOCK
         since = ""
         pid = 0
-        if self.page_file is not None:
-            pid = self.page_file.page.word(system.WORD_OWNER)
-        if self.page_file is not None and pid:
-            age_s = (system.boot_ns() - self.page_file.page.word(system.WORD_OWNER_SINCE)) / 1e9
+        mapped = self.page_file
+        if mapped is not None:
+            pid = mapped.page.word(system.WORD_OWNER)
+        if mapped is not None and pid:
+            age_s = (system.boot_ns() - mapped.page.word(system.WORD_OWNER_SINCE)) / 1e9
             owner = f"pid {pid} on {os.uname().nodename}"
             since = f" for {age_s:.1f} s"
         else:  # between the lock and the owner word

@@ -17,7 +17,9 @@ import pytest
 import embedlog
 from embedlog import GroupPartition, MemberDescription, OffsetAndMetadata, TopicPartition
 from embedlog import group as machine
+from embedlog._native import system
 from embedlog.coordination.groups.group_records import encode_group, encode_group_key
+from embedlog.format.consumer_protocol import MemberSubscription, encode_subscription
 from embedlog.group import Member
 from tests.faults.harness.processes import until
 from tests.kafka import BOTH_PROTOCOLS
@@ -477,6 +479,58 @@ def test_who_was_killed_is_in_nobodys_way(log: embedlog.Log, verb: str) -> None:
     assert log.group_offsets("g") == (
         {T0: OffsetAndMetadata(0)} if verb == "reset_group_offsets" else {}
     )
+
+
+def leave_killed_member(log: embedlog.Log) -> None:
+    """Make a group g with the member a, whose process is killed."""
+    command = [sys.executable, "-c", MEMBER, str(log.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"joined\n"
+        process.kill()
+        process.wait(10)
+
+
+def add_member(log: embedlog.Log, name: str) -> None:
+    """A member of g that lives as long as the log is open; the group waits for the others."""
+    subscription = encode_subscription(MemberSubscription(("t",)))
+    slot = log._engine.transactions.liveness.begin()
+    member = Member(
+        name, None, name, "/here", 60_000, 60_000, (("range", subscription),), process_slot=slot
+    )
+    log._engine.groups.decide(
+        "g", lambda old: machine.join(old, member, machine.Limits(), system.wall_ms())
+    )
+
+
+def test_a_dry_run_evicts_no_member(log: embedlog.Log) -> None:
+    commit(log, "g", {T0: 5})
+    leave_killed_member(log)
+    before = record_count(log)
+    plan = log.reset_group_offsets("g", to="earliest", dry_run=True)
+    assert plan == {T0: OffsetAndMetadata(0)}
+    assert record_count(log) == before
+    assert [member.member_id for member in log.describe_group("g").members] == ["a"]
+
+
+@pytest.mark.parametrize("verb", ["delete_group", "reset_group_offsets", "delete_group_offsets"])
+def test_a_change_that_is_refused_evicts_no_member(log: embedlog.Log, verb: str) -> None:
+    """The group has a member that was killed, and one that lives."""
+    commit(log, "g", {T0: 5})
+    acts = {
+        "delete_group": lambda: log.delete_group("g"),
+        "reset_group_offsets": lambda: log.reset_group_offsets("g", to="earliest"),
+        "delete_group_offsets": lambda: log.delete_group_offsets("g", [T0]),
+    }
+    leave_killed_member(log)
+    add_member(log, "b")
+    before = record_count(log)
+    with pytest.raises((embedlog.GroupNotEmptyError, embedlog.GroupSubscribedError)):
+        acts[verb]()
+    assert record_count(log) == before
+    group = log._engine.groups.read_group("g")
+    assert group is not None
+    assert set(group.members) == {"a", "b"}
 
 
 def test_offsets_of_a_topic_that_members_read_are_kept(log: embedlog.Log) -> None:

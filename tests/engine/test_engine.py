@@ -18,6 +18,7 @@ import pytest
 import embedlog
 from embedlog.coordination.topic_changes import TopicChanges
 from embedlog.errors import LockTimeoutError, StorageError, UnknownTopicOrPartitionError
+from embedlog.partition.partition import Partition
 from embedlog.storage import file_names
 from embedlog.topic import Topic, TopicRegistry
 
@@ -263,3 +264,22 @@ def test_an_interrupt_at_any_step_of_an_opening_releases_everything(
         steps = number
         assert not held_files(root), number
     assert steps > (20 if read_only else 50)
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_left_out_of_all_partitions(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread takes the deletion of a topic over, while this one is at an earlier topic."""
+    log.create_topic("a")
+    log.create_topic("z")
+    directory = log._engine.home
+    partition_of = directory.partition_of
+
+    def delete_another(topic: Topic, number: int) -> Partition:
+        if "z" in log.topics():
+            log.delete_topic("z")
+        return partition_of(topic, number)
+
+    monkeypatch.setattr(directory, "partition_of", delete_another)
+    partitions = directory.all_partitions(loaded_only=False)
+    assert {partition.topic for partition in partitions} == {"a", "t"}

@@ -55,6 +55,16 @@ def test_what_is_too_much_is_unmapped() -> None:
     assert 0 < pool.free_bytes <= 200_000
 
 
+def test_a_block_that_is_never_kept_leaves_the_others_in_the_pool() -> None:
+    pool = BufferPool(free_bytes_max=1 << 20)
+    small = pool.lease(100_000)
+    large = pool.lease((1 << 20) + 1)
+    del small
+    assert pool.free_bytes == 131_072
+    del large
+    assert pool.free_bytes == 131_072
+
+
 def test_a_lease_has_the_size_asked_for() -> None:
     pool = BufferPool()
     for size in (0, 1, 65_536, 65_537, 3_000_000):

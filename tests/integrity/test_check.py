@@ -9,10 +9,16 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import embedlog
+from embedlog.admin import log_check
+from embedlog.integrity.partition_check import PartitionFacts
+from embedlog.partition.log_context import Bounds
+from embedlog.partition.partition import Partition
+from embedlog.storage.manifest import SegmentInfo
 from tests.conftest import FEW_PARTITIONS
 from tests.support.campaign_report import add_counts
 from tests.support.damaged_logs import (
@@ -277,3 +283,53 @@ def test_every_damage_is_found(source: Path, tmp_path: Path, rng: random.Random)
 @pytest.mark.timeout(3600)
 def test_every_damage_is_found_long(source: Path, tmp_path: Path, rng: random.Random) -> None:
     experiment(source, tmp_path / "log", rng, LONG)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_topic_that_is_deleted_during_a_check_has_no_finding(
+    tmp_path: Path, read_only: bool
+) -> None:
+    with embedlog.open(tmp_path / "log", config=QUIET) as other:
+        for name in ("a", "b", "c"):
+            other.create_topic(name)
+            with other.producer() as producer:
+                producer.send(name, b"value").result(10)
+
+        def delete(done: int, total: int) -> None:
+            if "b" in other.topics():
+                other.delete_topic("b")
+
+        with embedlog.open(tmp_path / "log", config=QUIET, read_only=read_only) as log:
+            report = log.check(progress=delete)
+        assert "b" not in other.topics()
+    assert not report.findings
+    assert report.partitions == 2
+
+
+class Shortened:
+    """A partition of which retention has removed the first segment, and whose last one is not
+    readable.
+    """
+
+    def bounds(self) -> Bounds:
+        return Bounds(0, 20, 20, 20, 0)
+
+    def fetch(self, offset: int, *, max_bytes: int) -> None:
+        if offset < 10:
+            raise embedlog.OffsetOutOfRangeError("deleted")
+        raise embedlog.CorruptRecordError("not readable")
+
+
+def test_a_segment_that_retention_removed_ends_no_search_for_unreadable_ones(
+    tmp_path: Path,
+) -> None:
+    facts = PartitionFacts(
+        tmp_path,
+        "t",
+        0,
+        None,
+        False,
+        segments=(SegmentInfo(0, 100, 10), SegmentInfo(10, 100, 20)),
+    )
+    findings = log_check._find_unreadable(cast(Partition, Shortened()), facts)
+    assert [finding.first_offset for finding in findings] == [10]

@@ -405,3 +405,33 @@ def test_a_batch_that_no_reader_takes_has_no_say_over_the_records_of_others(
     assert after == {offset: row for offset, row in before.items() if offset > 0}
     assert "compaction of t-0" in caplog.text
     assert "outside its batch" in caplog.text
+
+
+def test_a_group_of_which_retention_removes_a_part_during_a_pass_is_compacted_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [(b"k%d" % (number % 7), b"v%d" % number * 8) for number in range(200)]
+    original = cleaner._Pass.swap
+    groups: list[list[SegmentInfo]] = []
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config={**COMPACT, "cleanup.policy": "compact,delete"})
+        put(log, pairs)
+        log.alter_topic("t", {"segment.bytes": 8000})  # the size of a group
+
+        def swap_later(
+            run: Any, group: list[SegmentInfo], new_segment: SegmentInfo, records: bytes, end: int
+        ) -> bool:
+            if not groups:
+                log.delete_records({TP: group[1].base})
+            groups.append(group)
+            return bool(original(run, group, new_segment, records, end))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(cleaner._Pass, "swap", swap_later)
+            log.housekeep()
+        assert len(groups[0]) > 2
+        log.housekeep()
+        now = log._engine.partition("t", 0).published()
+        sealed = [key for offset, key, _ in rows(log) if offset < now.segment_base]
+        assert len(sealed) == len(set(sealed))
+        assert table(rows(log)) == last_values(pairs)

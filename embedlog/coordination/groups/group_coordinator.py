@@ -176,6 +176,16 @@ class Groups(Offsets):
 
         return self.decide(group_id, event, deadline_ns)
 
+    def read_living(self, group_id: str, watch: Watch) -> Group | None:
+        """The group as an eviction of all members that have ended would leave it. Nothing is
+        written.
+        """
+        group = self.read_group(group_id)
+        if group is None or not group.members:
+            return group
+        verdicts = watch.find_verdicts(group, None, covers_all=True)
+        return machine.evict(group, verdicts, system.wall_ms()) if verdicts else group
+
     # ---- deletion --------------------------------------------------------------------------------
 
     def delete(self, group_id: str, deadline_ns: int | None = None) -> None:

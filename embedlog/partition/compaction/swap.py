@@ -51,9 +51,9 @@ def replace(
 ) -> bool:
     """Put a new segment in the place of a group; whether the pass may go on.
 
-    False if the new files are gone, or the log was cut: then the pass is repeated. True also if
-    retention was faster and deleted segments of the group: then nothing is replaced, and the new
-    files are `leftovers`.
+    False if the new files are gone, if retention removed a part of the group, or if the log was
+    cut: then the pass is repeated. True also if retention removed the whole group: then nothing is
+    left to be replaced, and the new files are `leftovers`.
 
     The log is clean below `clean_end` after the pass, and was below `clean_end_before` before it.
     `cuts`: WORD_CUTS at its begin.
@@ -61,14 +61,14 @@ def replace(
     published = locked.published
     is_uncut = locked.state.page.word(system.WORD_CUTS) == cuts
     first_base = locked.segments.all(published)[0].base
-    was_retention_faster = (
-        first_base > group[0].base or published.log_start > new_segment.next_offset
-    )
-    if is_uncut and was_retention_faster:
+    group_end = group[-1].next_offset
+    is_group_deleted = first_base >= group_end or published.log_start >= group_end
+    if is_uncut and is_group_deleted:
         return True
     if not is_uncut or not _can_begin(locked, group, new_segment):
         logger.info(
-            "%s: a compaction is repeated, the partition was loaded or cut meanwhile", locked.path
+            "%s: a compaction is repeated, the partition was loaded, cut or shortened meanwhile",
+            locked.path,
         )
         return False
     locked.state.mark_dirty()

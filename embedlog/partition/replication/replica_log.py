@@ -109,9 +109,10 @@ class ReplicaLog:
             if publication is not None and mapped.page.is_alive():
                 return publication
         published = state.published()  # maps the page again if it was replaced
-        if state.page_file is None:
+        mapped = state.page_file
+        if mapped is None:
             return published, Replica()  # of a reader, without a process that writes
-        publication = replication.read(state.page)
+        publication = replication.read(mapped.page)
         if publication is None:
             raise StorageError("the control page is damaged", path=state.path / file_names.PAGE)
         return publication

@@ -214,6 +214,19 @@ def _keep_as(name: str) -> Callable[[click.Context, click.Parameter, Any], None]
     return keep
 
 
+def _keep_directories(
+    context: click.Context, parameter: click.Parameter, value: tuple[str, ...]
+) -> None:
+    """The callback of -d. Those before the verb and those after it would be two logs, or a part of
+    a set: both are refused.
+    """
+    invocation = context.ensure_object(Invocation)
+    if value and invocation.directories and invocation.directories != value:
+        raise click.UsageError("-d is given before and after the verb: give all directories once")
+    if value:
+        invocation.directories = value
+
+
 def _refuse(context: click.Context, parameter: click.Parameter, value: Any) -> None:
     if value is not None:
         raise click.UsageError(f"{parameter.opts[0]}: {_REASON}")
@@ -227,7 +240,7 @@ def shared_options(function: Function) -> Function:
         multiple=True,
         expose_value=False,
         metavar="DIR",
-        callback=_keep_as("directories"),
+        callback=_keep_directories,
         is_eager=True,
         help="Log directory; repeated for the directories of a set.",
     )

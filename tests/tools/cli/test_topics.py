@@ -167,3 +167,37 @@ def test_ls_shows_topics_and_their_partitions(timed: Callable[..., Any], tmp_pat
         (1, 0, str(tmp_path / "data" / "a-1")),
     ]
     assert timed("ls", "absent").status == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("--alter", "--partitions", "3", "--config", "retention.ms=1"), "--config"),
+        (("--alter", "--partitions", "3", "--replication-factor", "1"), "--replication-factor"),
+        (("--create", "--partitions", "5", "--replica-assignment", "1,1"), "--partitions"),
+        (("--create", "--at-min-isr-partitions"), "--at-min-isr-partitions"),
+        (("--delete", "--partitions", "1"), "--partitions"),
+        (("--list", "--under-replicated-partitions"), "--under-replicated-partitions"),
+        (("--describe", "--if-not-exists"), "--if-not-exists"),
+    ],
+)
+def test_an_option_that_the_action_does_not_use_is_refused(
+    run: Callable[..., Any], words: tuple[str, ...], option: str
+) -> None:
+    assert run("topics", "--create", "--topic", "t").status == 0
+    before = run("topics", "--describe", "--json").out
+    outcome = run("topics", "--topic", "t", *words)
+    assert (outcome.status, outcome.out) == (2, "")
+    assert option in outcome.err
+    assert run("topics", "--describe", "--json").out == before
+
+
+def test_directories_before_and_after_the_verb_are_refused(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    assert run("topics", "--create", "--topic", "t").status == 0
+    data = str(tmp_path / "data")
+    outcome = run("-d", data, "topics", "-d", str(tmp_path / "other"))
+    assert (outcome.status, outcome.out) == (2, "")
+    assert "before and after the verb" in outcome.err
+    assert run("-d", data, "topics", "-d", data).out == "t\n"

@@ -38,6 +38,15 @@ _FILTERS = {  # options of --describe, and the attribute of a partition that eac
     "under_min_isr_partitions": "under_min_isr",
     "at_min_isr_partitions": "at_min_isr",
 }
+# the options that each action takes, besides --topic and those of internal topics
+_OPTIONS = {
+    "create": {"partitions", "replication_factor", "replica_assignment", "config", "if_not_exists"},
+    "alter": {"partitions", "if_exists"},
+    "delete": {"if_exists"},
+    "describe": {*_FILTERS, "topics_with_overrides", "if_exists"},
+    "list": {"if_exists"},
+}
+_OF_EVERY_ACTION = {"include_internal", "exclude_internal"}
 
 
 def _add_flags(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,7 +67,13 @@ def _add_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     return action_options({name: f"{name.capitalize()} topics." for name in _ACTIONS})(function)
 
 
-@verb(exclusive=[("--include-internal", "--exclude-internal")])
+@verb(
+    exclusive=[
+        ("--include-internal", "--exclude-internal"),
+        ("--partitions", "--replica-assignment"),
+        ("--replication-factor", "--replica-assignment"),
+    ]
+)
 @_add_flags
 @internal_option()
 @topic_option(help="The topic; a regular expression except for --create.")
@@ -82,6 +97,7 @@ def topics(action: str | None, topic: str | None, **options: Any) -> int:
     """
     if action in ("create", "alter", "delete") and topic is None:
         raise click.UsageError(f"--{action} needs --topic")
+    _check_options(action or "list", options)
     if action == "create":
         return _create(str(topic), options)
     with open_log(read_only=action not in ("alter", "delete")) as log:
@@ -122,6 +138,18 @@ def topics(action: str | None, topic: str | None, **options: Any) -> int:
                 )
             tell_hidden(hidden, "internal topic")
     return 0 if names or options["if_exists"] else 1
+
+
+def _check_options(action: str, options: dict[str, Any]) -> None:
+    """Refuse an option that the action would not use. Raises UsageError."""
+    for name, value in options.items():
+        is_given = value is not None and value is not False and value != ()
+        if not is_given or name in _OPTIONS[action] or name in _OF_EVERY_ACTION:
+            continue
+        reason = f"--{action} does not take it"
+        if (action, name) == ("alter", "config"):
+            reason = "settings are changed by the verb configs"
+        raise click.UsageError(f"--{name.replace('_', '-')}: {reason}")
 
 
 def _create(topic: str, options: dict[str, Any]) -> int:
