@@ -36,7 +36,6 @@ thread may unmap the page.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
@@ -319,7 +318,7 @@ class PartitionState:
             mapped.close()
         deadline_ns = self.deadline()
         while self.page_file is None:
-            with contextlib.closing(self.open_lock()) as lock:  # which releases it
+            with self.open_lock().closing() as lock:
                 self.lock_os(lock, deadline_ns)
                 # else the directory was set aside meanwhile
                 if not self.context.in_set or lock.is_in_place():

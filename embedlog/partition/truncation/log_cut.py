@@ -200,11 +200,8 @@ def _is_published(
 def _no_sync(locked: LockedPartition) -> Iterator[None]:
     """Hold the sync lock, which is after the append lock in the order of locks."""
     lock = locks.LockFile(locked.path / file_names.SYNC_LOCK, locked.mode)
-    try:
-        with lock.hold(locked.state.deadline()):
-            yield
-    finally:
-        lock.close()
+    with lock.closing(), lock.hold(locked.state.deadline()):
+        yield
 
 
 def _lower_durable(locked: LockedPartition, end: int, base: int) -> None:
