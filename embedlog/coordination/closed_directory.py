@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from embedlog._native import system
-from embedlog._native.scope import scope
+from embedlog._native.scope import Guard, scope
 from embedlog.config.topic import LogConfig
 from embedlog.coordination.directory import Directory
 from embedlog.errors import DirectoryInUseError
@@ -50,7 +50,7 @@ def hold(path: Path) -> Iterator[Use]:
     """
     mode = LogConfig().file_mode
     opening = locks.LockFile(path / file_names.OPEN_LOCK, mode)
-    with opening.closing(), opening.hold(files.deadline_after(_TIMEOUT_MS / 1000)):
+    with Guard(opening.close), opening.hold(files.deadline_after(_TIMEOUT_MS / 1000)):
         use = find_last_use(path)
         mark = files.facts_of(path / file_names.CLEAN_MARK)
         lock = path / file_names.BROKER_LOCK

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from embedlog._native import system
-from embedlog._native.scope import scope, stack
+from embedlog._native.scope import Guard, scope, stack
 from embedlog.config.topic import TopicConfig, parse
 from embedlog.coordination import topic_directories
 from embedlog.errors import (
@@ -107,7 +107,7 @@ class TopicChanges:
                 continue  # no process has opened the partition yet
             try:
                 lock_file = locks.LockFile(path / file_names.LOCK, host.config.file_mode)
-                with lock_file.closing():
+                with Guard(lock_file.close):  # which gives the lock back
                     lock_file.lock(deadline_ns)
                     is_broken = _is_broken(path / file_names.PAGE, host.context.locked)
                 if is_broken:
@@ -252,7 +252,7 @@ class TopicChanges:
         with stack() as held:
             if files.is_directory(path):
                 lock_file = locks.LockFile(path / file_names.LOCK, host.config.file_mode)
-                held.enter(lock_file.closing())
+                held.enter(Guard(lock_file.close))
                 lock_file.lock(files.deadline_after(host.config.lock_timeout_ms / 1000))
                 if self._is_published(path, topic, number):
                     return False
@@ -336,7 +336,7 @@ def mark_deleted(
     With an epoch only if the page is in an older one; whether it was set.
     """
     lock_file = locks.LockFile(path / file_names.LOCK, mode)
-    with lock_file.closing():
+    with Guard(lock_file.close):  # which gives the lock back
         lock_file.lock(deadline_ns)
         return _set_deleted_locked(path, directory_page, locked, epoch)
 

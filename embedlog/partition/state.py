@@ -45,6 +45,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from embedlog._native import replication, system
+from embedlog._native.scope import Guard
 from embedlog._native.system import Published
 from embedlog.config.topic import TopicConfig
 from embedlog.errors import (
@@ -318,7 +319,8 @@ class PartitionState:
             mapped.close()
         deadline_ns = self.deadline()
         while self.page_file is None:
-            with self.open_lock().closing() as lock:
+            lock = self.open_lock()
+            with Guard(lock.close):  # which gives the lock back
                 self.lock_os(lock, deadline_ns)
                 # else the directory was set aside meanwhile
                 if not self.context.in_set or lock.is_in_place():

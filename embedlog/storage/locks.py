@@ -192,14 +192,6 @@ class LockFile:
                 sleep()
             yield has_lock
 
-    @scope
-    def closing(self) -> Iterator[LockFile]:
-        """Close the file, which gives the lock back, at the end of the block, also if an interrupt
-        comes at any point of it.
-        """
-        with Guard(self.close):
-            yield self
-
     def sign(self) -> None:
         """Write the holder's process id into the file: for messages only."""
         holder = f"pid {os.getpid()} on {os.uname().nodename}\n".ljust(96).encode()[:96]

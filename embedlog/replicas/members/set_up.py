@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from embedlog._native import system, waits
-from embedlog._native.scope import scope, stack
+from embedlog._native.scope import Guard, scope, stack
 from embedlog.errors import DirectoryInUseError, ReplicaSetError, StorageError
 from embedlog.replicas.members import membership as members
 from embedlog.replicas.members.directory_workers import Call, call_here
@@ -143,7 +143,7 @@ def open_locks(paths: Iterable[Path], deadline_ns: int, mode: int) -> Iterator[N
     with stack() as guards:
         for name in sorted(os.fspath(path / file_names.OPEN_LOCK) for path in paths):
             lock = locks.LockFile(name, mode)
-            guards.enter(lock.closing())
+            guards.enter(Guard(lock.close))
             guards.enter(lock.hold(deadline_ns))
         yield
 
