@@ -375,15 +375,20 @@ class TopicRegistry:
 
     def change_in_memory(self, topics: Iterable[Topic], removed: Iterable[str]) -> None:
         """As `change`, for a reader that must write nothing: the file does not change."""
-        self.content = self._content_with({topic.name: topic for topic in topics}, tuple(removed))
+        with Guard(self._mutex.release, self._mutex.acquire):
+            self.content = self._content_with(
+                {topic.name: topic for topic in topics}, tuple(removed)
+            )
 
     def _change(
         self, topics: dict[str, Topic], removed: tuple[str, ...], beside: Sequence[Path] = ()
     ) -> None:
         for topic in topics.values():
             _check_topic(topic)
-        self._refresh_by_file()
-        content = self._content_with(topics, removed)
+        # a thread that has read an older file must not replace the content in between
+        with Guard(self._mutex.release, self._mutex.acquire):
+            self._refresh_by_file()
+            content = self._content_with(topics, removed)
         self.moving(False)
         try:
             data = self._encode(content, {*topics, *removed})

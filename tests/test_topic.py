@@ -9,7 +9,9 @@ import json
 import pickle
 import random
 import re
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -177,6 +179,44 @@ def test_a_change_keeps_what_another_process_changed_before(tmp_path: Path) -> N
     mine.put(some("mine"))
     assert registry(tmp_path).names() == ["mine", "theirs"]
     assert mine.generation == 2
+
+
+def test_a_change_beside_a_thread_that_reads_the_file_keeps_what_another_process_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread had read the file before the other process, and replaced the content after it."""
+    ours = registry(tmp_path)
+    theirs = registry(tmp_path)
+    theirs.put(some("before"))
+    has_read = threading.Event()
+    may_end = threading.Event()
+    read_bytes = files.read_bytes
+
+    def read_slowly(path: Path) -> bytes | None:
+        data = read_bytes(path)
+        if threading.current_thread() is reader:
+            has_read.set()
+            may_end.wait(0.5)  # the change waits for this thread now
+        return data
+
+    content_with = ours._content_with
+
+    def compute_late(*arguments: Any) -> Any:
+        may_end.set()
+        reader.join(20)
+        return content_with(*arguments)
+
+    monkeypatch.setattr(files, "read_bytes", read_slowly)
+    monkeypatch.setattr(ours, "_content_with", compute_late)
+    reader = threading.Thread(target=ours.refresh)
+    reader.start()
+    assert has_read.wait(20)
+    theirs.put(some("theirs"))
+    changer = threading.Thread(target=ours.put, args=(some("ours"),))
+    changer.start()
+    changer.join(20)
+    reader.join(20)
+    assert set(registry(tmp_path).content.topics) == {"before", "theirs", "ours"}
 
 
 def test_what_a_newer_version_added_survives_an_older_one(tmp_path: Path) -> None:

@@ -216,13 +216,14 @@ class Page:
 
     def read(self) -> Published | None:
         """The published tuple; None if the page is not readable any more."""
-        buffer = getattr(self.local, "tuple", None)
-        if buffer is None:
-            buffer = self.local.tuple = ffi.new("el_tuple *")
-            self.local.bytes = ffi.buffer(buffer)
-        if lib.el_page_read(self.raw, buffer) < 0:
+        content = getattr(self.local, "bytes", None)
+        if content is None:
+            self.local.tuple = ffi.new("el_tuple *")
+            content = ffi.buffer(self.local.tuple)
+            self.local.bytes = content  # last: after an interrupt the next read does it again
+        if lib.el_page_read(self.raw, self.local.tuple) < 0:
             return None
-        return as_published(_TUPLE.unpack(self.local.bytes))
+        return as_published(_TUPLE.unpack(content))
 
     def topics(self) -> int:
         """Of a directory's page: the topics word, which changes with the topics and is odd during a

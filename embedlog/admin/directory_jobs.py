@@ -9,10 +9,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from embedlog._native import system
+from embedlog._native.scope import Guard, scope
 from embedlog.coordination import topic_directories
 from embedlog.errors import (
     ClosedError,
@@ -44,7 +46,8 @@ class DirectoryJobs:
     """The jobs of one directory. `ending` returns whether a pass of compaction should stop,
     `closed` whether the log is closed.
 
-    Threads: one at a time. All jobs except `write_points` REQUIRE `lock`.
+    Threads: one at a time, inside of `enter_if_free` or `hold`. All jobs except `write_points`
+    REQUIRE `lock`.
     """
 
     def __init__(
@@ -64,6 +67,31 @@ class DirectoryJobs:
     def close(self) -> None:
         """Close the lock file. Idempotent."""
         self.lock.close()
+
+    @scope
+    def enter_if_free(self) -> Iterator[bool]:
+        """Have the jobs to itself among the threads of this process: False if another thread has
+        them, or this one, which a signal handler has interrupted.
+        """
+        mutex = self.lock.mutex
+        if locks.is_owned(mutex):
+            yield False
+            return
+        with Guard(mutex.release, partial(mutex.acquire, blocking=False)) as is_alone:
+            yield is_alone
+
+    @scope
+    def hold(self, deadline_ns: int) -> Iterator[None]:
+        """Hold `lock` for a round by hand, and write the checkpoints after it, before another
+        thread of this process does jobs. Raises LockTimeoutError.
+        """
+        lock = self.lock
+        with locks.holding(lock.mutex, deadline_ns, lock.path):
+            with Guard(lock.unlock):
+                lock.lock(deadline_ns)
+                lock.sign()
+                yield
+            self.write_points()
 
     def log_errors(self, subject: str) -> _ErrorLog:
         """A block whose errors are logged, so that the work continues after it."""

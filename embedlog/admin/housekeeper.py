@@ -15,6 +15,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from embedlog._native.scope import Guard
 from embedlog._native.threads import Flag, start
 from embedlog.admin.directory_jobs import DirectoryJobs
 from embedlog.hooks import callbacks
@@ -139,29 +140,23 @@ class Housekeeper:
         work.
         """
         self.jobs.close_deleted()
-        lock = self.jobs.lock
-        if not lock.mutex.acquire(blocking=False):
-            return
-        try:
-            if lock.try_lock():
-                try:
-                    points_due = self._work()
-                finally:
-                    lock.unlock()
-                if points_due:
-                    self.jobs.write_points()
-        finally:
-            lock.mutex.release()
+        with self.jobs.enter_if_free() as is_alone:
+            if is_alone and self._work():
+                self.jobs.write_points()
 
     def _work(self) -> bool:
-        """Flush, and do due tasks; returns whether checkpoints are due, which need a lock that
-        comes earlier in the lock order.
+        """Flush, and do due tasks, unless another process does them; returns whether checkpoints
+        are due, which need a lock that comes earlier in the lock order.
         """
-        self.jobs.maintain()
-        self._tend_transactions()
-        self._tend_groups()
-        self.jobs.clean_if_due()
-        return self.jobs.claim_points()
+        lock = self.jobs.lock
+        with Guard(lock.unlock):
+            if not lock.try_lock():
+                return False
+            self.jobs.maintain()
+            self._tend_transactions()
+            self._tend_groups()
+            self.jobs.clean_if_due()
+            return self.jobs.claim_points()
 
     def _tend_transactions(self) -> None:
         """Abort abandoned transactions and expire unused ids, when due."""
@@ -202,7 +197,7 @@ class Housekeeper:
 
         Raises LockTimeoutError if another housekeeper holds the lock for too long.
         """
-        with self.jobs.lock.hold(deadline_ns):
+        with self.jobs.hold(deadline_ns):
             self.jobs.round(by_hand=True)
             with self.jobs.log_errors("transactions"):
                 self._engine.transactions.housekeep(deadline_ns)
@@ -211,4 +206,3 @@ class Housekeeper:
                 self._engine.groups.housekeep()
                 self._engine.groups.expire(deadline_ns)
             self.jobs.clean(work)
-        self.jobs.write_points()

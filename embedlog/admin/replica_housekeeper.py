@@ -29,7 +29,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from embedlog._native import system
-from embedlog._native.scope import scope
+from embedlog._native.scope import Guard, scope
 from embedlog._native.threads import Bell
 from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.admin.directory_jobs import DirectoryJobs
@@ -207,35 +207,30 @@ class ReplicaHousekeeper(Housekeeper):
 
     def _tick_log(self, jobs: DirectoryJobs) -> None:
         """Do the due tasks of transactions and groups, unless another process does them."""
-        if not jobs.lock.mutex.acquire(blocking=False):
-            return
-        try:
-            if jobs.lock.try_lock():
-                try:
+        with jobs.enter_if_free() as is_alone:
+            if not is_alone:
+                return
+            with Guard(jobs.lock.unlock):
+                if jobs.lock.try_lock():
                     self._tend_transactions()
                     self._tend_groups()
-                finally:
-                    jobs.lock.unlock()
-        finally:
-            jobs.lock.mutex.release()
 
     @staticmethod
     def _tick(jobs: DirectoryJobs) -> None:
         jobs.close_deleted()
-        if not jobs.lock.mutex.acquire(blocking=False):
-            return
-        try:
-            if jobs.lock.try_lock():
-                try:
-                    jobs.maintain()
-                    jobs.clean_if_due()
-                    has_points = jobs.claim_points()
-                finally:
-                    jobs.lock.unlock()
-                if has_points:
-                    jobs.write_points()
-        finally:
-            jobs.lock.mutex.release()
+        with jobs.enter_if_free() as is_alone:
+            if is_alone and ReplicaHousekeeper._do_due_jobs(jobs):
+                jobs.write_points()
+
+    @staticmethod
+    def _do_due_jobs(jobs: DirectoryJobs) -> bool:
+        """Do the due jobs, unless another process does them; whether checkpoints are due."""
+        with Guard(jobs.lock.unlock):
+            if not jobs.lock.try_lock():
+                return False
+            jobs.maintain()
+            jobs.clean_if_due()
+            return jobs.claim_points()
 
     def tend(self, step_s: float | None = None, *, used_only: bool = False) -> None:
         """Commit what is copied late, and let replicas join the ISR (REPLICA-25).
@@ -304,10 +299,9 @@ class ReplicaHousekeeper(Housekeeper):
                 if number == 0:
                     super().by_hand(deadline_ns, work)
                     continue
-                with jobs.lock.hold(deadline_ns):
+                with jobs.hold(deadline_ns):
                     jobs.round(by_hand=True)
                     jobs.clean(work)
-                jobs.write_points()
 
     @scope
     def _fail_alone(self, jobs: DirectoryJobs | None = None) -> Iterator[None]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from embedlog._native import system
-from embedlog._native.scope import scope
+from embedlog._native.scope import Guard, scope
 from embedlog.config.topic import LogConfig
 from embedlog.coordination.directory import Directory
 from embedlog.errors import DirectoryInUseError
@@ -50,26 +50,21 @@ def hold(path: Path) -> Iterator[Use]:
     """
     mode = LogConfig().file_mode
     opening = locks.LockFile(path / file_names.OPEN_LOCK, mode)
-    try:
-        with opening.hold(files.deadline_after(_TIMEOUT_MS / 1000)):
-            use = find_last_use(path)
-            mark = files.facts_of(path / file_names.CLEAN_MARK)
-            lock = path / file_names.BROKER_LOCK
-            with files.opened(lock, files.CREATE, mode) as fd:
-                if system.lock_try(fd, True) < 0:
-                    raise lock_holders.in_use_error(
-                        "the directory is open: close it there first", lock
-                    )
-                ours = files.facts(fd, lock)
-                named = files.facts_of(lock)
-                is_current = named is not None and (named.device, named.inode) == (
-                    ours.device,
-                    ours.inode,
+    with Guard(opening.close), opening.hold(files.deadline_after(_TIMEOUT_MS / 1000)):
+        use = find_last_use(path)
+        mark = files.facts_of(path / file_names.CLEAN_MARK)
+        lock = path / file_names.BROKER_LOCK
+        with files.opened(lock, files.CREATE, mode) as fd:
+            if system.lock_try(fd, True) < 0:
+                raise lock_holders.in_use_error("the directory is open: close it there first", lock)
+            ours = files.facts(fd, lock)
+            named = files.facts_of(lock)
+            is_current = named is not None and (named.device, named.inode) == (
+                ours.device,
+                ours.inode,
+            )
+            if not is_current or files.facts_of(path / file_names.CLEAN_MARK) != mark:
+                raise DirectoryInUseError(
+                    "another process uses the directory: repeat when it has ended", path=path
                 )
-                if not is_current or files.facts_of(path / file_names.CLEAN_MARK) != mark:
-                    raise DirectoryInUseError(
-                        "another process uses the directory: repeat when it has ended", path=path
-                    )
-                yield use
-    finally:
-        opening.close()
+            yield use

@@ -25,14 +25,13 @@ notice the decision within 100 ms.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from embedlog._native import system
-from embedlog._native.scope import scope
+from embedlog._native.scope import Guard, scope, stack
 from embedlog.config.topic import TopicConfig, parse
 from embedlog.coordination import topic_directories
 from embedlog.errors import (
@@ -107,10 +106,9 @@ class TopicChanges:
             if not files.exists(path / file_names.LOCK):
                 continue  # no process has opened the partition yet
             try:
-                with contextlib.closing(
-                    locks.LockFile(path / file_names.LOCK, host.config.file_mode)
-                ) as lock:  # which releases it
-                    lock.lock(deadline_ns)
+                lock_file = locks.LockFile(path / file_names.LOCK, host.config.file_mode)
+                with Guard(lock_file.close):  # which gives the lock back
+                    lock_file.lock(deadline_ns)
                     is_broken = _is_broken(path / file_names.PAGE, host.context.locked)
                 if is_broken:
                     with host.partition(topic, number).exclusive(deadline_ns):
@@ -251,11 +249,11 @@ class TopicChanges:
         registered = host.registry.get(topic.name)
         if registered is not None and registered.topic_id != topic.topic_id:
             return False
-        with contextlib.ExitStack() as stack:
+        with stack() as held:
             if files.is_directory(path):
-                lock = locks.LockFile(path / file_names.LOCK, host.config.file_mode)
-                stack.callback(lock.close)
-                lock.lock(files.deadline_after(host.config.lock_timeout_ms / 1000))
+                lock_file = locks.LockFile(path / file_names.LOCK, host.config.file_mode)
+                held.enter(Guard(lock_file.close))
+                lock_file.lock(files.deadline_after(host.config.lock_timeout_ms / 1000))
                 if self._is_published(path, topic, number):
                     return False
             topic_directories.set_aside(
@@ -338,12 +336,10 @@ def mark_deleted(
 
     With an epoch only if the page is in an older one; whether it was set.
     """
-    lock = locks.LockFile(path / file_names.LOCK, mode)
-    try:
-        lock.lock(deadline_ns)
+    lock_file = locks.LockFile(path / file_names.LOCK, mode)
+    with Guard(lock_file.close):  # which gives the lock back
+        lock_file.lock(deadline_ns)
         return _set_deleted_locked(path, directory_page, locked, epoch)
-    finally:
-        lock.close()  # closing the descriptor releases the lock
 
 
 def _set_deleted_locked(

@@ -1,6 +1,7 @@
 """The producers and consumers of a log, which are closed with it.
 
-- Every client is closed, even if the close of another one raises.
+- Every client is closed, even if the close of another one raises an error. The first such error is
+  raised then, and the log stays open for another close. An interrupt leaves the rest to that close.
 - Lost records of producers are raised after everything is closed; if another exception is raised,
   they are logged.
 - The records of a producer that was dropped without a close are written first, too; their losses
@@ -11,8 +12,9 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol, TypeVar
 
 from embedlog.errors import DeliveryError, ListenerError
@@ -76,17 +78,37 @@ class Children:
             log_loss(loss)
 
     def _close(self) -> list[DeliveryError]:
+        """The losses of the clients. If an exception is raised, they are logged."""
         losses: list[DeliveryError] = []
-        for dropped in _live(self._dropped):
-            dropped.close(None)
-        for child in _live(self._all):
+        try:
+            self._close_all(losses)
+        except BaseException:
+            for loss in losses:
+                log_loss(loss)
+            raise
+        return losses
+
+    def _close_all(self, losses: list[DeliveryError]) -> None:
+        """Add the losses of the clients. Raises the first other error, after the last close."""
+        first_problem: Exception | None = None
+        closes: list[tuple[object, Callable[[], object]]] = [
+            (dropped, partial(dropped.close, None)) for dropped in _live(self._dropped)
+        ]
+        closes.extend((child, child.close) for child in _live(self._all))
+        for client, close in closes:
             try:
-                child.close()
+                close()
             except DeliveryError as problem:
                 losses.append(problem)
             except ListenerError as problem:  # the others, and the log, must still be closed
-                logger.error("closing %r: %s", child, problem)
-        return losses
+                logger.error("closing %r: %s", client, problem)
+            except Exception as problem:  # noqa: BLE001  (raised after the other closes)
+                if first_problem is None:
+                    first_problem = problem
+                else:
+                    logger.error("closing %r: %s", client, problem)
+        if first_problem is not None:
+            raise first_problem
 
 
 def _live(children: weakref.WeakValueDictionary[int, T]) -> list[T]:

@@ -413,9 +413,11 @@ class Engine:
             )
 
     def _stop_services(self) -> None:
-        self.loads.end()
-        for service in self._services:
-            service.stop()
+        # an error or an interrupt of one does not keep the others running
+        with contextlib.ExitStack() as stops:
+            for service in reversed(self._services):
+                stops.callback(service.stop)
+            stops.callback(self.loads.end)
 
     def _finish(self) -> None:
         """Work before the directories are left: none for one directory."""

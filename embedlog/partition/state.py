@@ -36,7 +36,6 @@ thread may unmap the page.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
@@ -46,6 +45,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from embedlog._native import replication, system
+from embedlog._native.scope import Guard
 from embedlog._native.system import Published
 from embedlog.config.topic import TopicConfig
 from embedlog.errors import (
@@ -319,7 +319,8 @@ class PartitionState:
             mapped.close()
         deadline_ns = self.deadline()
         while self.page_file is None:
-            with contextlib.closing(self.open_lock()) as lock:  # which releases it
+            lock = self.open_lock()
+            with Guard(lock.close):  # which gives the lock back
                 self.lock_os(lock, deadline_ns)
                 # else the directory was set aside meanwhile
                 if not self.context.in_set or lock.is_in_place():

@@ -5,8 +5,8 @@
 - Flush() and close() raise unreceived failures once; with on_delivery_error="log" and with acks=0
   they log them. Failures that no call can raise are logged too: once for each topic and reason,
   with a count.
-- Failures with the same partition and reason share one entry with a count, and there are at most
-  `ENTRIES_MAX` entries: memory is bounded.
+- Failures with the same partition and reason share one entry with a count. Beyond `ENTRIES_MAX`
+  entries, those with the same type of error share one, `ELSEWHERE`: memory is bounded.
 - Failures inside a transaction are reported by its commit or abort, because the transaction is
   visible as a whole or not at all.
 - Failures unreceived after a minute are logged, for programs that neither flush nor close: each
@@ -38,7 +38,7 @@ logger = logging.getLogger("embedlog.producer")
 ENTRIES_MAX = 100
 NOTICE_S = 60.0  # time for a program to read a failure before it is logged
 REASONS_MAX = 3  # in the text of an error
-ELSEWHERE = "other topics"
+ELSEWHERE = "other failures"  # in the place of a topic
 
 Key: TypeAlias = tuple[str, int | None, type[BaseException], str]
 
@@ -61,7 +61,8 @@ class DeliveryFailures:
         self._raises = raises
         self._lock = threading.RLock()  # reentrant: a finalizer may send at any point
         self._entries: dict[Key, DeliveryFailure] = {}
-        self._grown: set[Key] = set()  # entries that grew since the last check
+        # entries that grew and were not reported since, with the time when they began to, in seconds
+        self._grown: dict[Key, tuple[float, DeliveryFailure]] = {}
         self._due_s: float | None = None  # time of the next check
         self._fencing_raised = False
         self.on_failure: Callable[[], object] = lambda: None  # wakes the thread that checks
@@ -115,9 +116,10 @@ class DeliveryFailures:
             failure = self._entries[key] = DeliveryFailure(
                 topic, partition, error.with_traceback(None), _rows.Tally()
             )
-        self._grown.add(key)
+        now_s = time.monotonic()
+        self._grown.setdefault(key, (now_s, failure))
         if self._due_s is None:
-            self._due_s = time.monotonic() + NOTICE_S
+            self._due_s = now_s + NOTICE_S
             self.on_failure()
         return failure.tally
 
@@ -139,17 +141,22 @@ class DeliveryFailures:
         if not self._entries:
             return []
         with self._lock:
+            # a finalizer may send in between: the notice of its failure is not among these
+            self._due_s = None
+            self._grown = {}
             entries = self._entries
             self._entries = {}
-            self._grown.clear()
         return [failure for failure in entries.values() if self._is_unreceived(failure)]
 
     def raise_unreported(self) -> None:
         """Raise DeliveryError for unreceived failures, or log them, depending on the option."""
         unobserved = self.take()
-        if unobserved and self._raises:
-            raise _delivery_error(unobserved)
-        self._log(unobserved)
+        if not self._raises:
+            self._log(unobserved)
+            return
+        error = _delivery_error(unobserved)
+        if error is not None:
+            raise error
 
     def log_unreported(self) -> None:
         """Log unreceived failures where no call can raise them."""
@@ -162,14 +169,20 @@ class DeliveryFailures:
         due_s = self._due_s
         if due_s is None:
             return None
-        remaining_s = due_s - time.monotonic()
-        if remaining_s > 0:
-            return remaining_s
+        now_s = time.monotonic()
+        if due_s > now_s:
+            return due_s - now_s
+        unobserved: list[DeliveryFailure] = []
         with self._lock:
-            grown = [self._entries[key] for key in self._grown]
-            unobserved = [failure for failure in grown if self._is_unreceived(failure)]
-            self._grown.clear()
-            self._due_s = None
+            self._due_s = None  # first: a finalizer may send in between, and sets it again
+            for key, (since_s, failure) in list(self._grown.items()):
+                if since_s + NOTICE_S > now_s:
+                    self._due_s = since_s + NOTICE_S  # the oldest of those that are left
+                    break
+                self._grown.pop(key, None)
+                if self._is_unreceived(failure):
+                    unobserved.append(failure)
+            next_due_s = self._due_s
         errors = {(failure.topic, _reason(failure)): failure.error for failure in unobserved}
         for (topic, reason), count in _count_by_reason(unobserved).items():
             summary = (
@@ -179,7 +192,7 @@ class DeliveryFailures:
             log_messages.report(
                 logger, logging.WARNING, ("lost", topic, reason), summary, errors[topic, reason]
             )
-        return None
+        return None if next_due_s is None else max(0.0, next_due_s - now_s)
 
     def _log(self, unobserved: list[DeliveryFailure]) -> None:
         for (topic, reason), count in _count_by_reason(unobserved).items():
@@ -189,9 +202,12 @@ class DeliveryFailures:
 
 
 def _count_by_reason(failures: list[DeliveryFailure]) -> Counter[tuple[str, str]]:
+    """Without failures that were received meanwhile."""
     counts: Counter[tuple[str, str]] = Counter()
     for failure in failures:
-        counts[failure.topic, _reason(failure)] += failure.tally.unobserved
+        count = failure.tally.unobserved
+        if count > 0:
+            counts[failure.topic, _reason(failure)] += count
     return counts
 
 
@@ -214,8 +230,11 @@ def _reason(failure: DeliveryFailure) -> str:
     return str(failure.error) or type(failure.error).__name__
 
 
-def _delivery_error(failures: list[DeliveryFailure]) -> DeliveryError:
+def _delivery_error(failures: list[DeliveryFailure]) -> DeliveryError | None:
+    """None if all of them were received meanwhile."""
     reasons = _count_by_reason(failures)
+    if not reasons:
+        return None
     words = [
         f"{count} of {topic}: {reason}"
         for (topic, reason), count in list(reasons.items())[:REASONS_MAX]

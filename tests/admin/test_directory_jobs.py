@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import embedlog
 from embedlog._native import system
 from embedlog.admin.directory_jobs import NEXT_ROUND_NS, DirectoryJobs
 from embedlog.config.topic import LogConfig
@@ -15,8 +18,10 @@ from embedlog.engine.log_directory import LogDirectory
 from embedlog.errors import LockTimeoutError, StorageError
 from embedlog.format.encoder import encode_records
 from embedlog.partition.partition import Partition
-from embedlog.storage import checkpoints, file_names, files
+from embedlog.storage import checkpoints, file_names, files, locks
 from embedlog.storage.call_deadline import bound_waits
+from tests.support.interrupts import OF_THIS_INTERPRETER, Interrupt, within
+from tests.support.producer_helpers import LONG_MS
 
 
 @pytest.fixture
@@ -96,3 +101,77 @@ def test_a_lock_that_a_round_had_no_time_for_is_no_warning(
         raise LockTimeoutError("lock held by another thread of this process until the deadline")
     jobs.close()
     assert ("groups" in caplog.text) is not is_over
+
+
+def test_due_jobs_inside_of_a_round_of_the_same_thread_leave_its_lock(tmp_path: Path) -> None:
+    """A signal handler may call `housekeep(due_only=True)`: it gave the lock of the round back."""
+    with embedlog.open(tmp_path / "log") as log:
+        keeper = log._housekeeper
+        assert keeper is not None
+        with keeper.jobs.hold(files.deadline_after(60)):
+            log.housekeep(due_only=True)
+            other = locks.LockFile(log._engine.home.path / file_names.HOUSEKEEPER)
+            try:
+                assert not other.try_lock()
+            finally:
+                other.close()
+
+
+@OF_THIS_INTERPRETER
+@pytest.mark.may_leak("an interrupt between a system call and the assignment of its result")
+def test_an_interrupt_at_any_point_of_due_jobs_leaves_their_lock_free(tmp_path: Path) -> None:
+    with embedlog.open(
+        tmp_path / "log", config={"log.flush.scheduler.interval.ms": LONG_MS}
+    ) as log:
+        keeper = log._housekeeper
+        assert keeper is not None
+        keeper.tick()  # sets the times of the first turns
+        other = locks.LockFile(log._engine.home.path / file_names.HOUSEKEEPER)
+        nth = 0
+        while True:
+            nth += 1
+            interrupt = Interrupt(nth, {"housekeeper.py", "directory_jobs.py", "locks.py"})
+            interrupt.run(keeper.tick)
+            if interrupt.struck is None:
+                break
+            assert other.try_lock(), interrupt.struck
+            other.unlock()
+            within(20, lambda: acquire_and_release(keeper.jobs.lock.mutex))
+        other.close()
+    assert nth > 10
+
+
+def acquire_and_release(mutex: threading.RLock) -> None:
+    assert mutex.acquire(timeout=1)
+    mutex.release()
+
+
+def test_a_compaction_beside_the_checkpoints_of_a_round_by_hand_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end was forgotten: the next process compacted the partition again."""
+    with embedlog.open(
+        tmp_path / "log", config={"log.flush.scheduler.interval.ms": LONG_MS}
+    ) as log:
+        keeper = log._housekeeper
+        assert keeper is not None
+        jobs = keeper.jobs
+        jobs._cleaned = {("a", 0): 5}
+        update = checkpoints.update
+
+        def compact_meanwhile(*arguments: Any) -> None:
+            update(*arguments)
+            ticking = threading.Thread(target=keeper.tick)
+            ticking.start()
+            ticking.join(20)
+
+        def compact() -> None:
+            jobs._cleaned["b", 0] = 7
+
+        monkeypatch.setattr(checkpoints, "update", compact_meanwhile)
+        monkeypatch.setattr(jobs, "clean_if_due", compact)
+        log.housekeep()
+        monkeypatch.setattr(checkpoints, "update", update)
+        keeper.tick()
+        written_ends = checkpoints.read_offsets(log._engine.home.path / file_names.CLEANER)
+    assert written_ends == {("a", 0): 5, ("b", 0): 7}

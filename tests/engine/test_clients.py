@@ -16,7 +16,7 @@ import pytest
 
 import embedlog
 from embedlog.engine.clients import Children
-from embedlog.errors import DeliveryError
+from embedlog.errors import DeliveryError, LockTimeoutError
 from embedlog.producer.accumulator import Accumulator
 
 
@@ -93,3 +93,45 @@ def test_a_log_is_closed_while_another_thread_makes_clients() -> None:
         sys.setswitchinterval(switch_interval_s)
         ended.set()
         thread.join()
+
+
+class Failing:
+    """A client whose first close raises."""
+
+    def __init__(self, problem: BaseException | None) -> None:
+        self.problem = problem
+        self.is_closed = False
+
+    def close(self) -> None:
+        problem = self.problem
+        self.problem = None
+        if problem is not None:
+            raise problem
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("problem", [LockTimeoutError("late"), KeyboardInterrupt()])
+def test_losses_are_logged_if_the_close_of_another_client_raises(
+    problem: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    children = Children()
+    clients = [Failing(DeliveryError("2 records not written", count=2)), Failing(problem)]
+    for client in clients:
+        children.add(client)
+    with pytest.raises(type(problem)), children.close_first():
+        pytest.fail("the log stays open")
+    assert "2 records not written" in caplog.text
+
+
+def test_every_client_is_closed_if_others_raise_errors(caplog: pytest.LogCaptureFixture) -> None:
+    children = Children()
+    clients = [Failing(LockTimeoutError("first")), Failing(LockTimeoutError("second"))]
+    last = Failing(None)
+    for client in (*clients, last):
+        children.add(client)
+    with pytest.raises(LockTimeoutError, match="first"), children.close_first():
+        pytest.fail("the log stays open")
+    assert last.is_closed
+    assert "second" in caplog.text
+    with children.close_first():
+        assert all(client.is_closed for client in clients)

@@ -283,3 +283,27 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_out_of_all_partitions(
     monkeypatch.setattr(directory, "partition_of", delete_another)
     partitions = directory.all_partitions(loaded_only=False)
     assert {partition.topic for partition in partitions} == {"a", "t"}
+
+
+def test_an_error_of_a_service_at_the_close_stops_the_later_ones(log: embedlog.Log) -> None:
+    """Their threads ran on, over closed directories."""
+    stopped: list[str] = []
+
+    class Service:
+        def __init__(self, name: str, problem: Exception | None) -> None:
+            self._name = name
+            self._problem = problem
+
+        def stop(self) -> None:
+            stopped.append(self._name)
+            if self._problem is not None:
+                raise self._problem
+
+        def abandon(self) -> None: ...
+
+    engine = log._engine
+    engine.attach(Service("first", LockTimeoutError("late")))
+    engine.attach(Service("second", None))
+    with pytest.raises(LockTimeoutError, match="late"):
+        log.close()
+    assert stopped == ["first", "second"]

@@ -146,6 +146,41 @@ def topics(world: World) -> Use:
     return Use(call, again, close=clear)
 
 
+@verb("Log.alter_topic")
+def settings_of_a_live_topic(world: World) -> Use:
+    """The settings of the topic to which the others write: each append ends before it returns."""
+    numbers = itertools.count(3_600_000)
+
+    def call() -> None:
+        world.log.alter_topic(TOPIC, {"retention.ms": next(numbers)})
+
+    return Use(call)
+
+
+@verb("Log.create_partitions", "Log.delete_topic", fresh=True, topics=True, stride=8)
+def growth_of_a_live_topic(world: World) -> Use:
+    """A topic with open partitions grows, and is deleted."""
+    log = world.log
+    name = f"growing-{world.value().decode().replace(' ', '-')}"
+    log.create_topic(name, partitions=1)
+    producer = log.producer()
+    producer.send(name, b"v").result(PATIENCE_S)
+
+    def call() -> None:
+        log.create_partitions(name, 2)
+        producer.send(name, b"v", partition=1).result(PATIENCE_S)
+        log.delete_topic(name)
+
+    def again() -> None:
+        if name in log.topics():
+            log.delete_topic(name)
+        log.create_topic(name, partitions=1)
+        producer.send(name, b"v").result(PATIENCE_S)
+        log.delete_topic(name)
+
+    return Use(call, again, close=producer.close)
+
+
 @verb("Log.delete_records", "Log.flush")
 def delete_records(world: World) -> Use:
     name = "shortened"

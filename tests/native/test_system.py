@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
+from tests.support.interrupts import OF_THIS_INTERPRETER, Interrupt
 from tests.support.producer_helpers import run_program
 
 DELETED_UNDER_A_SLEEPER = """
@@ -107,3 +109,26 @@ def test_the_numbers_of_the_words_and_codes_are_those_of_the_core() -> None:
                 assert value == of_core, name
                 checked_count += 1
     assert checked_count > 40
+
+
+@OF_THIS_INTERPRETER
+def test_an_interrupt_of_the_first_read_of_a_thread_leaves_the_page_readable(
+    tmp_path: Path,
+) -> None:
+    import embedlog
+
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
+        log.create_topic("t")
+        state = log._engine.partition("t", 0)._state
+        state.ensure_open()
+        page = state.page
+        nth = 0
+        while True:
+            nth += 1
+            page.local = threading.local()  # as at the first read of a thread
+            interrupt = Interrupt(nth, {"system.py"})
+            interrupt.run(page.read)
+            assert page.read() is not None, interrupt.struck
+            if interrupt.struck is None:
+                break
+    assert nth > 3

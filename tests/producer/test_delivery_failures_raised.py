@@ -96,3 +96,74 @@ def test_only_what_stays_unheard_is_logged_and_once_an_hour_at_most(
     watch.now_s += delivery_failures.NOTICE_S
     assert found.report_if_due() is None
     assert lost_lines(caplog) == lines
+
+
+def test_a_failure_after_a_flush_or_after_an_older_one_has_a_minute_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fresh: None
+) -> None:
+    watch = Watch()
+    monkeypatch.setattr(delivery_failures, "time", watch)
+    failures = DeliveryFailures("p", Metrics(), raises=True)
+    rows = accumulator()
+
+    def fail(topic: str) -> None:
+        failures.fail(rows.promise(True)[1], topic, 0, ClosedError("reason"), 1)
+
+    fail("flushed")
+    failures.take()
+    watch.now_s = 10.0
+    fail("first")
+    watch.now_s = 50.0
+    fail("second")
+    watch.now_s = 60.0
+    assert failures.report_if_due() == 10.0
+    watch.now_s = 70.0
+    assert failures.report_if_due() == 40.0
+    assert [line.split(" for ")[1].split()[0] for line in lost_lines(caplog)] == ["first"]
+    watch.now_s = 110.0
+    assert failures.report_if_due() is None
+    assert [line.split(" for ")[1].split()[0] for line in lost_lines(caplog)] == ["first", "second"]
+
+
+def test_a_failure_of_a_finalizer_during_a_report_is_reported_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fresh: None
+) -> None:
+    """The notice of its failure was forgotten."""
+    watch = Watch()
+    monkeypatch.setattr(delivery_failures, "time", watch)
+    failures = DeliveryFailures("p", Metrics(), raises=True)
+    rows = accumulator()
+    is_unreceived = failures._is_unreceived
+
+    def fail(topic: str) -> None:
+        failures.fail(rows.promise(True)[1], topic, 0, ClosedError("reason"), 1)
+
+    def send_meanwhile(failure: delivery_failures.DeliveryFailure) -> bool:
+        fail(f"{failure.topic}-meanwhile")
+        return is_unreceived(failure)
+
+    fail("a")
+    fail("b")
+    watch.now_s = delivery_failures.NOTICE_S
+    monkeypatch.setattr(failures, "_is_unreceived", send_meanwhile)
+    assert failures.report_if_due() == delivery_failures.NOTICE_S
+    monkeypatch.undo()
+    assert len(failures.take()) == 4
+    assert len(lost_lines(caplog)) == 2
+
+
+def test_failures_that_are_received_during_a_flush_are_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures = DeliveryFailures("p", Metrics(), raises=True)
+    future, promise = accumulator().promise(True)
+    failures.fail(promise, "t", 0, ClosedError("reason"), 1)
+    take = failures.take
+
+    def take_and_read() -> list[delivery_failures.DeliveryFailure]:
+        taken = take()
+        future.exception()
+        return taken
+
+    monkeypatch.setattr(failures, "take", take_and_read)
+    failures.raise_unreported()

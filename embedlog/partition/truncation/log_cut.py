@@ -25,7 +25,7 @@ from embedlog import segment
 from embedlog._native import replication, system
 from embedlog._native.lazy_numpy import np
 from embedlog._native.replication import ROLE_NONE, Replica
-from embedlog._native.scope import scope
+from embedlog._native.scope import Guard, scope
 from embedlog._native.system import Published
 from embedlog.errors import StorageError
 from embedlog.format import aborted_transactions
@@ -200,11 +200,8 @@ def _is_published(
 def _no_sync(locked: LockedPartition) -> Iterator[None]:
     """Hold the sync lock, which is after the append lock in the order of locks."""
     lock = locks.LockFile(locked.path / file_names.SYNC_LOCK, locked.mode)
-    try:
-        with lock.hold(locked.state.deadline()):
-            yield
-    finally:
-        lock.close()
+    with Guard(lock.close), lock.hold(locked.state.deadline()):
+        yield
 
 
 def _lower_durable(locked: LockedPartition, end: int, base: int) -> None:
