@@ -33,7 +33,7 @@ from embedlog.replicas.members.open_directories import is_of_storage
 from embedlog.replicas.partition.leader import Leader, LeaderChanged
 from embedlog.replicas.partition.leader_calls import LeaderCalls
 from embedlog.replicas.partition.parallel_sync import (
-    NEVER,
+    FLUSH_NEVER,
     commit_and_sync,
     durable_offset,
     sync_if_due,
@@ -489,7 +489,7 @@ class ReplicatedPartition:
         if progress.pieces and progress.epochs[-1] != leader.epoch:
             reduce_to_survivors(progress, leader, stamp)
         progress.epoch = leader.epoch
-        is_durable = leader.partition.config.flush_messages != NEVER
+        is_durable = leader.partition.config.flush_messages != FLUSH_NEVER
         if not progress.complete:
             # in the leader's log
             searches = progress.expected_offset is not None or progress.is_in_doubt(stamp)
@@ -506,7 +506,7 @@ class ReplicatedPartition:
             self._append_to(leader, progress, stamp, followers, until_ns, flush=flushes_alone)
             self._replicas.note_worked(leader.node)
             # as it was at the append
-            is_durable = leader.partition.config.flush_messages != NEVER
+            is_durable = leader.partition.config.flush_messages != FLUSH_NEVER
         appended = progress.result()
         if all_in_sync and progress.committed <= appended.last_offset:
             end = appended.last_offset + 1
