@@ -1,8 +1,10 @@
 """Changes a log for the console: each change opens the log for writing, and closes it again.
 
 - A log is created nowhere: only one that exists is opened.
-- The console itself does no housekeeping; the open log of a change does none but its own.
-- Every wait of a change has a deadline of `DEADLINE_S`.
+- The console does no housekeeping, and the log that a change opens does none either.
+- The result of a sent record is awaited for `DEADLINE_S`. All other waits have the deadlines of the
+  log and of its producers (`lock.timeout.ms`, `max.block.ms`, `transaction.timeout.ms`).
+- A `Change` is what a form asks for. The functions that make one change nothing: `apply_change` does.
 """
 
 from __future__ import annotations
