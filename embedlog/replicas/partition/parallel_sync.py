@@ -66,8 +66,8 @@ def commit_and_sync(
     others are enough.
 
     Raises LeaderChanged if that of the leader fails, the errors of a commit, and a failed sync's error
-    that belongs to no directory: `blame` raises that, and fails the directory of any other. So the
-    next turn commits without it. The call ends at the deadline, although a sync may go on.
+    that belongs to no directory: `blame` raises that, and fails the directory or replica of any other.
+    So the next turn commits without it. The call ends at the deadline, although a sync may go on.
     """
     while True:
         replicas.in_sync.commit(leader, end, deadline_ns)
