@@ -146,11 +146,11 @@ class ReplicatedPartition:
     @property
     def lowest_epoch(self) -> int:
         """The highest epoch that a call has read from: no later one reads from a lower one."""
-        return self._calls.lowest
+        return self._calls.highest_read_epoch
 
     def raise_lowest_epoch(self, epoch: int) -> None:
         """A caller has read from a replica in this epoch."""
-        self._calls.lowest = max(self._calls.lowest, epoch)
+        self._calls.highest_read_epoch = max(self._calls.highest_read_epoch, epoch)
 
     # ---- the published state ---------------------------------------------------------------------
 
@@ -215,11 +215,10 @@ class ReplicatedPartition:
         committed are lost.
         """
         now, replica = partition.replica.published()
-        return (
-            replica.role == replication.ROLE_LEADER
-            and now.high_watermark >= replica.epoch_start
-            and now.epoch >= max(self._calls.lowest, self._replicas.members.decided_epoch())
-        )
+        if replica.role != replication.ROLE_LEADER or now.high_watermark < replica.epoch_start:
+            return False
+        decided_epoch = self._replicas.members.decided_epoch()
+        return now.epoch >= max(self._calls.highest_read_epoch, decided_epoch)
 
     @property
     def path(self) -> Path:
@@ -845,7 +844,7 @@ class ReplicatedPartition:
         until = self.deadline()
         deletion = RecordDeletion(self._replicas, offset, until)
         try:
-            return self._calls.retry(deletion.delete_everywhere, until, self._calls.find_shown)
+            return self._calls.retry(deletion.delete_everywhere, until, self._calls.find_committed)
         except EmbedlogError as problem:
             if not deletion.has_begun:
                 raise
