@@ -128,7 +128,7 @@ class Housekeeper:
                         trace=True,
                     )
                 except BaseException:  # noqa: BLE001 (a user's log handler may raise)
-                    callbacks.hook()
+                    callbacks.pass_to_excepthook()
 
     def _sleep(self, seconds: float) -> bool:
         """Wait for the next round; whether the thread must end."""
