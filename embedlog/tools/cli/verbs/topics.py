@@ -16,9 +16,9 @@ import click
 import embedlog
 from embedlog.tools.cli.arguments import (
     action_options,
+    complete_topic_settings,
     parse_settings,
     topic_option,
-    topic_settings,
 )
 from embedlog.tools.cli.internal_topics import (
     hidden_topics,
@@ -70,7 +70,7 @@ def _add_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     "--config",
     multiple=True,
     metavar="KEY=VALUE",
-    shell_complete=topic_settings,
+    shell_complete=complete_topic_settings,
     help="Setting of a new topic.",
 )
 def topics(action: str | None, topic: str | None, **options: Any) -> int:
