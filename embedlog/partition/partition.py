@@ -152,7 +152,10 @@ class Partition:
                 files.sync_directory(state.path)
 
     def confirm(self, end: int, epoch: int) -> bool:
-        return True  # without replicas, what is published is committed
+        """Whether the records below an offset are committed, if a leader of this epoch wrote them: what
+        is published is, without replicas.
+        """
+        return True
 
     @property
     def closed(self) -> bool:
@@ -212,7 +215,10 @@ class Partition:
         return self._state.bounds()
 
     def awaited_bounds(self, end: int, isolation: str, since_ns: int | None = None) -> Bounds:
-        return self.bounds()  # without replicas there is nothing to wait for
+        """The offsets once they allow a read up to `end`; at once, since without replicas there is
+        nothing to wait for.
+        """
+        return self.bounds()
 
     @property
     def durable_offset(self) -> int:
@@ -478,13 +484,15 @@ class Partition:
             )
 
     def note_direct(self, stamp: Stamp, next_sequence: int, slot: int) -> None:
-        """Take over the state in which appends to `direct_target` left a producer."""
+        """Take over the state in which appends to `direct_target` left a producer. `slot`: the number
+        in its slot then.
+        """
         with self._state.mutex:
             self._producers.update(stamp, next_sequence, slot)
 
     def seen_plain(self, stamp: Stamp) -> int:
-        """The slot of a producer after its last append outside of transactions, -1 if that is not
-        known.
+        """The number in the slot of a producer after its last append outside of transactions, -1 if
+        that is not known.
         """
         return self._producers.seen_plain(stamp)
 
