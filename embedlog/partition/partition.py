@@ -152,9 +152,7 @@ class Partition:
                 files.sync_directory(state.path)
 
     def confirm(self, end: int, epoch: int) -> bool:
-        """Whether the records below an offset are committed, if a leader of this epoch wrote them: what
-        is published is, without replicas.
-        """
+        """True at once: without replicas, what is published is committed."""
         return True
 
     @property
@@ -215,9 +213,7 @@ class Partition:
         return self._state.bounds()
 
     def awaited_bounds(self, end: int, isolation: str, since_ns: int | None = None) -> Bounds:
-        """The offsets once they allow a read up to `end`; at once, since without replicas there is
-        nothing to wait for.
-        """
+        """As `bounds`: without replicas there is nothing to wait for."""
         return self.bounds()
 
     @property
