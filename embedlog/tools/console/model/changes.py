@@ -1,10 +1,8 @@
 """Changes a log for the console: each change opens the log for writing, and closes it again.
 
 - A log is created nowhere: only one that exists is opened.
-- The console does no housekeeping, and the log that a change opens does none either.
-- The result of a sent record is awaited for `DEADLINE_S`. All other waits have the deadlines of the
-  log and of its producers (`lock.timeout.ms`, `max.block.ms`, `transaction.timeout.ms`).
-- A `Change` is what a form asks for. The functions that make one change nothing: `apply_change` does.
+- The console itself does no housekeeping; the open log of a change does none but its own.
+- Every wait of a change has a deadline of `DEADLINE_S`.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from embedlog import Log, TopicPartition
 from embedlog.tools.console.model.filters import FilterError, parse_moment
 
 DEADLINE_S = 30.0
+# what a form asks for: whoever makes one changes nothing before `apply_change`
 Change = Callable[[Log], str]
 
 
