@@ -9,13 +9,14 @@ settings.
 - A process whose directory was replaced loads nothing of the one in its place: others use the page
   there.
 
-What is used, from the opening to the close. Only a read-only reader has the second and third row:
+What is used, from the opening to the close. Only a read-only reader has the second and third row. A
+directory was used if a process has opened or closed it since:
 
 | `page_file` | `loaded_files` | the positions come from | until |
 | --- | --- | --- | --- |
 | None | None | nowhere: the partition was not used yet | `ensure_open` |
 | None | set | the files as the last process left them | a process opens the directory |
-| mapped, to be read | None | the page of the processes that write | a look finds no writer, and the directory was opened or closed since (then the second row) |
+| mapped, to be read | None | the page of the processes that write | no writer is left, and the directory was used (row 2) |
 | mapped, to be written | None | the page of this incarnation | its file is replaced (`remap`), or `close` |
 | None | any | nowhere: the partition is closed | – |
 
