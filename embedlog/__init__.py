@@ -5,7 +5,8 @@
         with log.producer() as producer:
             producer.send("events", b"value", key=b"key")
 
-Everything public is named in `__all__`. Every other name may change.
+Everything public of this package is named in `__all__`; docs/architecture.md names the public modules.
+Every other name may change.
 """
 
 from __future__ import annotations
@@ -346,7 +347,7 @@ _HOMES = {  # names by the module that is imported when one of them is used firs
 }
 _MODULES = ("assignors", "partitioners", "serializers")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-_OTHER_NAMES = {"IsolationLevel": "Isolation"}  # in its module
+_OTHER_NAMES = {"IsolationLevel": "Isolation"}  # the name there, where it differs
 
 
 def __getattr__(name: str) -> Any:

@@ -78,7 +78,7 @@ class ReplicatedEngine(Engine):
         )
 
     @property
-    def _leave_ns(self) -> int:
+    def _leave_timeout_ns(self) -> int:
         """The longest time for the orderly close of one directory: its partitions are synced."""
         return (self.config.lock_timeout_ms + self.config.replica_lag_time_max_ms) * 1_000_000
 
@@ -129,7 +129,8 @@ class ReplicatedEngine(Engine):
 
     def _serve(self, directories: Sequence[LogDirectory]) -> None:
         """Use these open directories from now on, by node. Without any, the last ones stay, to be
-        named in errors.
+        named in errors. REQUIRES the mutex of `SetMembers`, or the opening of the set: other threads
+        read each of the fields by itself.
         """
         self.directories = list(directories)
         if directories:
@@ -137,6 +138,9 @@ class ReplicatedEngine(Engine):
             self._partitions = self.home.partitions
 
     def _finish(self) -> None:
+        """Before the directories are left: give their clean marks the broker epochs, and end what the
+        set does.
+        """
         self.set.members.set_marked_epochs()
         self.set.close()
 
@@ -151,7 +155,7 @@ class ReplicatedEngine(Engine):
         members = self.set.members
         worker = members.workers.worker_of(directory.path)
         try:
-            worker.run(directory.leave, limit_ns=self._leave_ns)
+            worker.run(directory.leave, limit_ns=self._leave_timeout_ns)
         except EmbedlogError as problem:
             has_failed = members.failure_of(directory) is not None or worker.is_hanging
             if worker.is_hanging:
@@ -190,6 +194,7 @@ class ReplicatedEngine(Engine):
         return self.set.members.version()
 
     def mapped_topics_version(self) -> int:
+        # without mappings each look costs as much as a `stat`: 1, which counts as changed
         return 1 if self.config.shared == "locks" else self.topics_version()
 
     def topic_pages(self) -> Sequence[system.Page]:
@@ -311,8 +316,8 @@ class ReplicatedEngine(Engine):
         return least_by_topic
 
     def _internal_replicas(self, name: str) -> tuple[int, int]:
-        """The copies of an internal topic, and its `min.insync.replicas`: one copy may be lost from
-        three on.
+        """The copies of an internal topic, and its `min.insync.replicas`: with two copies or more it
+        is below their number, so that one may be lost.
         """
         config = self.config
         copies = config.offsets_topic_replication_factor

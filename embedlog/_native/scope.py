@@ -4,7 +4,9 @@ settings.
 The interpreter runs signal handlers between the instructions of Python functions, also at the first
 instruction of an `__exit__` that is written in Python. A KeyboardInterrupt there leaves the lock of
 a `contextlib.contextmanager` in a suspended generator, for as long as somebody keeps the exception.
-Their ends are one call of C (`objects/scope.c`).
+The ends of the four classes here are one call of C (`objects/scope.c`): if the interrupt prevents even
+that call, freeing the object ends it. A `Claim` lets one thread in, and a `Setting` restores an
+attribute.
 
 A `scope` is a generator function, as for `contextlib.contextmanager`. Its own instructions can be
 interrupted as those of any function. So it holds what others need (a lock, a mutex, an owner field,
@@ -45,8 +47,8 @@ class Stack:
         self._ends = ends
 
     def enter(self, manager: AbstractContextManager[Value]) -> Value:
-        """Enter a scope or guard. Its end is noted before: one that is not entered ends without
-        effect.
+        """Enter a `Scope`, `Guard`, `Claim` or `Setting`, no other manager. Its end is noted before: one
+        that is not entered ends without effect.
         """
         self._ends.push(manager)
         return manager.__enter__()
@@ -58,7 +60,12 @@ class Stack:
 
 @scope
 def stack() -> Iterator[Stack]:
-    """An empty `Stack`, whose members end with the block."""
+    """An empty `Stack`, whose members end with the block.
+
+    The end of an `ExitStack` is Python: an interrupt can come in it. Then the guard calls it again, and
+    it ends the members that are left. One that it had taken out and not ended is freed, which ends
+    it. `told`: the end gets the exception, and may suppress it.
+    """
     ends = ExitStack()
     with Guard(ends.__exit__, told=True):
         yield Stack(ends)

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 
-# Words of the directory's control page: times of the next runs, on the boot clock.
+# Numbers of words of the directory's control page (docs/layout.md): each holds the time of a next turn,
+# on the boot clock.
 NEXT_ROUND_NS = 4
 NEXT_POINTS_NS = 5
 NEXT_CLEANING_NS = 10

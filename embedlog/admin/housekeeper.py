@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 
-# Words of the directory's control page: times of the next runs, on the boot clock.
+# Numbers of words of the directory's control page (docs/layout.md): each holds the time of a next turn,
+# on the boot clock.
 NEXT_TRANSACTIONS_NS = 6
 NEXT_IDS_NS = 7
 NEXT_OFFSETS_NS = 13
@@ -41,7 +42,17 @@ GROUPS_MS = 2000
 
 
 class Housekeeper:
-    """The thread and its tasks. Threads: `start`, `stop` from the log's owner; `once` from any."""
+    """The thread and its tasks. Threads: `start`, `stop` from the log's owner; `once` from any.
+
+    | word | meaning |
+    | --- | --- |
+    | jobs | what one directory needs: flushes, retention, compaction, checkpoints (`DirectoryJobs`) |
+    | tasks | what is due at times of its own: the jobs, transactions, groups |
+    | turn | one run of a task by one process of all (`claim_turn`) |
+    | round | all jobs at once, by hand or when their turn is due |
+    | points | the checkpoints of the directory |
+    | `Work` | the progress of a compaction by hand, for a caller's callback |
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -56,8 +67,8 @@ class Housekeeper:
             raise
 
     def _make_first_jobs(self) -> DirectoryJobs:
-        """The jobs of the directory whose housekeeping includes transactions and groups. Raises
-        StorageError.
+        """The jobs of the directory whose housekeeping includes transactions and groups; a set adds
+        those of its other directories. Raises StorageError.
         """
         return self._jobs_of(self._engine.home)
 
@@ -129,7 +140,7 @@ class Housekeeper:
                         trace=True,
                     )
                 except BaseException:  # noqa: BLE001 (a user's log handler may raise)
-                    callbacks.hook()
+                    callbacks.pass_to_excepthook()
 
     def _sleep(self, seconds: float) -> bool:
         """Wait for the next round; whether the thread must end."""

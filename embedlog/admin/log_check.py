@@ -139,13 +139,16 @@ def _find_end(directory: LogDirectory, topic: str, number: int) -> int:
 
 
 def _find_partitions(directory: LogDirectory, total: Total) -> Iterator[PartitionPlace]:
-    """The partitions of a directory; those that are missing are findings. Topics may be created and
-    deleted meanwhile.
+    """The partitions of a directory; those that are missing are findings in `total`, once the
+    iteration has ended. Topics may be created and deleted meanwhile.
+
+    Three sources name them: the directories on disk, the file of topics, and the registry of the
+    open log. A reader's registry prefers what the directories say, so the file comes before it.
     """
     directory.refresh_topics()
-    there = topic_directories.scan_directories(directory.path).live
+    live_directories = topic_directories.scan_directories(directory.path).live
     written = TopicRegistry(directory.path)
-    written.load()  # a reader's registry prefers what the directories say
+    written.load()
     total.findings += find_lost_topics(written)
     recorded = {topic.name for topic in written.all()}
     topics = {topic.name: topic for topic in directory.registry.all()}
@@ -156,12 +159,18 @@ def _find_partitions(directory: LogDirectory, total: Total) -> Iterator[Partitio
         compacted = "compact" in directory.settings_of(topic).get("cleanup.policy", "")
         for number in topic.usable_numbers:
             path = directory.path / file_names.partition_name(topic.name, number)
-            if number in there.get(topic.name, {}):
+            if number in live_directories.get(topic.name, {}):
                 identified = topic.name in recorded or files.exists(
                     path / file_names.PARTITION_METADATA
                 )
                 yield PartitionPlace(
-                    path, topic.name, number, topic.topic_id, compacted, compacted, identified
+                    path,
+                    topic.name,
+                    number,
+                    topic.topic_id,
+                    gaps_allowed=compacted,
+                    compacted=compacted,
+                    identified=identified,
                 )
             elif not files.is_directory(path) and _is_missing(directory, topic, number):
                 total.findings.append(missing_partition(path, topic.name, number))
@@ -281,15 +290,17 @@ def _find_unreadable(partition: Partition, facts: PartitionFacts) -> list[Findin
 def _read_facts(
     directory: LogDirectory, partition: Partition, described: PartitionPlace
 ) -> PartitionFacts:
-    """A partition as it is published now."""
+    """A partition as it is published now. What a read-only process has loaded itself is replaced by
+    what the manifest and the files say: its load hides what disagrees with them.
+    """
     state, infos = partition.current_segments()
+    is_loaded_by_reader = partition.loaded is not None
     segments = tuple(infos)
     cleaned = directory.context.cleaned
     compacted = described.compacted or bool(
         cleaned and cleaned.of(described.topic, described.number)
     )
-    # a reader's load hides what disagrees with the files
-    if partition.loaded is not None and described.topic_id is not None:
+    if is_loaded_by_reader and described.topic_id is not None:
         manifest = Manifest(described.path, identity.id_bytes(described.topic_id))
         manifest.refresh()
         recorded = list(manifest.segments.values())
@@ -311,7 +322,7 @@ def _read_facts(
         described.number,
         described.topic_id,
         described.gaps_allowed,
-        clean=partition.loaded is None or directory.context.clean,
+        clean=not is_loaded_by_reader or directory.context.clean,
         broker_wrote=broker_wrote,
         log_start=state.log_start,
         compacted=compacted,
@@ -323,8 +334,10 @@ def _read_facts(
 
 
 def _choose_noted(path: Path, loaded: SegmentInfo, noted: SegmentInfo | None) -> SegmentInfo:
-    """The description in the manifest, unless the index was made again since and is complete
-    without the last entry.
+    """The description of a segment in the manifest, unless its time index was made again since.
+
+    An index that is made again can lack the last entry, which a roll adds. Then the load has found as
+    many entries as the file has, and the manifest has at most one more.
     """
     if noted is None:
         return loaded

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COLUMNS = ("key", "value", "headers")
-DENSE = 4  # a chunk with more than one match of so many rows is converted as a whole
+DENSE = 4  # a chunk of which more than one row in so many matches is converted as a whole
 
 
 class Search:

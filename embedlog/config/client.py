@@ -101,7 +101,7 @@ class ProducerConfig(Options):
         True, "Retries write nothing twice; needs acks=all, retries above 0 and at most 5 batches in flight."
     )
     transactional_id: str | None = option(
-        None, "The name by which transactions continue after a restart; makes the producer idempotent.", "text", optional=True
+        None, "The name by which transactions continue after a restart; needs an idempotent producer.", "text", optional=True
     )
     transaction_timeout_ms: int = option(
         60_000, "A transaction that is open for longer is aborted by other processes.", unit="ms", low=1, high=INT_MAX
@@ -192,7 +192,9 @@ class ProducerConfig(Options):
             object.__setattr__(self, "delivery_timeout_ms", least)
 
     def _check_idempotence(self) -> None:
-        """If a condition of idempotence is not met: an error if it was set, else the producer is not idempotent."""
+        """If a condition of idempotence is not met: an error if it was set, else the producer is not
+        idempotent. With a `transactional_id` it counts as set.
+        """
         conflicts = {
             "acks": (self.acks != "all", "all"),
             "retries": (self.retries == 0, "above 0"),

@@ -60,11 +60,9 @@ class Option(NamedTuple):
     """
 
     doc: str
-    kind: str = (
-        # int float bool text choice list partitioner serializer, objects: a list of anything, mode:
-        # permission bits
-        "int"
-    )
+    # int, float, bool, text, choice, list, partitioner, serializer; objects: a list of anything; mode:
+    # permission bits
+    kind: str = "int"
     unit: str = ""
     low: float | None = None
     high: float | None = None
@@ -135,8 +133,8 @@ Class = TypeVar("Class")
 def configuration(cls: type[Class]) -> type[Class]:
     """The class with its options, in the order of the fields after those of the base class.
 
-    The methods are those of Options: `dataclass` generates them for each class, which takes
-    milliseconds.
+    The methods are those of Options. `dataclass` is not used: it would generate methods for each
+    class, which takes milliseconds.
     """
     fields = {name: field for name, field in vars(cls).items() if isinstance(field, _Field)}
     options: dict[str, Option] = dict(getattr(cls, "_options", {}))
@@ -155,9 +153,11 @@ class Options:
     """
 
     OWNER_NAME: ClassVar[str] = ""  # the owner of the options in messages, such as "a topic"
-    # pattern of a dotted name → the reason why the option does not exist here
+    # A regular expression that matches a whole dotted name → the reason why the option does not exist
+    # here. Options come first, then the first pattern that matches.
     REFUSED: ClassVar[Mapping[str, str]] = {}
-    # dotted name in older or other clients → the name here
+    # Dotted name in older or other clients → the name here, dotted or with underscores. It is only a
+    # hint in the error: the value may have another unit.
     RENAMED: ClassVar[Mapping[str, str]] = {}
     # arguments of the call beside options, for hints at misspelt names
     ARGUMENTS: ClassVar[tuple[str, ...]] = ()
@@ -235,7 +235,9 @@ def parse(
 
 
 def overlay(base: Config, mapping: Mapping[str, Any]) -> Config:
-    """`base` with the options of `mapping` set. Raises as `parse` does."""
+    """`base` with the options of `mapping` set; `given` has those of the mapping only. Raises as
+    `parse` does.
+    """
     values = _values(type(base), mapping, {})
     base_values = {name: getattr(base, name) for name in options_of(type(base))}
     return type(base)(**base_values | values, given=frozenset(values))
@@ -350,7 +352,7 @@ def _range_words(low: float | None, high: float | None) -> str:
 
 
 def _unknown(cls: type[Options], key: str) -> UnknownOptionError:
-    name = dotted(key.replace(".", "_"))
+    name = dotted(key)
     for pattern, reason in cls.REFUSED.items():
         if re.fullmatch(pattern, name):
             return UnknownOptionError(f"{_short(key)} is not an option here: {reason}")
@@ -455,11 +457,12 @@ def _within(option: Option, number: float) -> bool:
 
 
 def _is_list_of(choices: tuple[str, ...], names: tuple[Any, ...]) -> bool:
-    return (
-        len(set(names)) == len(names)
-        and (not choices or bool(names))
-        and all(name in choices for name in names if choices)
-    )
+    distinct = set(names)
+    if len(distinct) != len(names):
+        return False
+    if not choices:
+        return True
+    return bool(names) and distinct <= set(choices)
 
 
 def _to_int(value: object) -> int:

@@ -452,5 +452,8 @@ _COARSER = {
 
 @lru_cache(maxsize=4096)
 def _merge(log: LogConfig, given: frozenset[str], overrides: tuple[tuple[str, str], ...]) -> TopicConfig:
-    """One object for all topics with the same settings, because a merge takes as long as opening a partition."""
+    """One object for all topics with the same settings, because a merge takes as long as opening a partition.
+
+    `given` is part of the key only: logs that differ in it alone are equal, and get other defaults (`_topic_defaults`).
+    """
     return log._merge(dict(overrides))

@@ -258,7 +258,7 @@ class OffsetCommitter:
                 logger.error("an asynchronous commit of group %r failed: %s", self._group_id, error)
         except BaseException as problem:
             # a callback may raise anything; the others must still be called
-            if callbacks.interrupts(problem):
+            if callbacks.is_interrupt(problem):
                 raise
             logger.exception("the callback of a commit failed")
 

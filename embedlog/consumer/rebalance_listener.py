@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from embedlog.errors import ListenerError, WakeupError
-from embedlog.hooks.callbacks import interrupts
+from embedlog.hooks.callbacks import is_interrupt
 from embedlog.types import TopicPartition
 
 logger = logging.getLogger("embedlog.consumer")
@@ -143,7 +143,7 @@ class Listeners:
             listener(list(tps))
         except BaseException as problem:
             # a listener may raise anything; the assignment is valid
-            if interrupts(problem):
+            if is_interrupt(problem):
                 raise
             if self._error is not None:
                 logger.exception("%s failed after another listener", name)

@@ -77,8 +77,8 @@ class BufferLease:
 
 
 class SharedBytes:
-    """Bytes that several threads view, each by a view of its own. It is made by the thread that
-    has them.
+    """Bytes that several threads view. Without the GIL each has a view of its own; with it all have
+    the same one. It is made by the thread that has them.
     """
 
     __slots__ = ("_array", "_data")

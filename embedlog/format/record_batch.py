@@ -207,7 +207,7 @@ def _scan_all(
     start = 0
     need = 0
     problem = None
-    remaining_count = len(view) if limit is None else limit
+    remaining_count = len(view) if limit is None else limit  # more than that many bytes can hold
     while remaining_count > 0 and problem is None and start < len(view):
         row_count = min(remaining_count, ROWS_AT_ONCE, (len(view) - start) // HEADER_SIZE + 1)
         rows = new(row_count)
@@ -216,9 +216,9 @@ def _scan_all(
         start += consumed
         remaining_count -= count
         if count < row_count and not consumed:
-            break
+            break  # the view ends inside a batch or an old message, or the first one is bad
         if problem is None and need:
-            break
+            break  # the view ends inside the batch after these
     return start, need, problem
 
 
@@ -240,6 +240,7 @@ def _scan_some(
     state = (chain.next_offset, chain.segment_base, chain.epoch, chain.digest, chain.gaps_allowed)
     count, consumed, need, after, bad = codec.scan(view, start, state, rows)
     chain.next_offset, chain.epoch, chain.digest = after
+    # an old message after good batches is met by the next call, as its first one
     if bad.what == codec.LEGACY and count == 0:
         rows = np.frombuffer(rows, batch_dtype())
         message = legacy.scan(view[start:], chain.next_offset, chain.segment_base, rows)

@@ -3,7 +3,8 @@ log handlers.
 
 - Any exception, including BaseException, is logged or passed on by the caller; it ends no thread of
   the library and prevents no other callback.
-- Only exceptions of signals propagate: KeyboardInterrupt and SystemExit, in the main thread.
+- Only exceptions of signals propagate: KeyboardInterrupt and SystemExit, in the main thread. What a log
+  handler raises goes to `threading.excepthook`.
 - A callback for progress is called without a lock, in the thread that works; what it raises ends
   that piece of work.
 - An ended piece of work counts as a whole, also if it read less than expected.
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import logging
 
 
-def interrupts(error: BaseException) -> bool:
+def is_interrupt(error: BaseException) -> bool:
     """Whether an exception of user code must propagate: in the main thread a signal may have raised
     it.
     """
@@ -31,15 +32,15 @@ def interrupts(error: BaseException) -> bool:
     )
 
 
-def report(logger: logging.Logger, message: str, *arguments: object) -> None:
+def log_exception(logger: logging.Logger, message: str, *arguments: object) -> None:
     """Log the current exception, and raise nothing: log handlers are user code, and may raise."""
     try:
         logger.exception(message, *arguments)
     except BaseException:  # noqa: BLE001  (top of the thread)
-        hook()
+        pass_to_excepthook()
 
 
-def hook() -> None:
+def pass_to_excepthook() -> None:
     """Pass the current exception to `threading.excepthook`, which is user code too, as the last
     possible report.
     """
@@ -53,7 +54,7 @@ def hook() -> None:
 
 # bytes done so far, all bytes that are known so far
 Progress: TypeAlias = Callable[[int, int], object]
-Passed: TypeAlias = Callable[[int], None]  # takes the bytes that were done since the last call
+AddBytes: TypeAlias = Callable[[int], None]  # takes the bytes that were done since the last call
 
 
 class Work:
@@ -69,13 +70,14 @@ class Work:
         return self._progress is not None
 
     def end(self) -> None:
-        """Call the callback no more: a close is not ended by it."""
+        """Call the callback no more: what it raises cannot end a close."""
         self._progress = None
 
     @contextlib.contextmanager
-    def piece(self, size: int) -> Iterator[Passed]:
+    def piece(self, size: int) -> Iterator[AddBytes]:
         """A piece of work of `size` bytes, as a function that takes the bytes done since its last
-        call.
+        call. One thread calls it. With pieces in several threads the callback may get a smaller sum
+        after a larger one.
         """
         remaining = size
         self._add(0, size)

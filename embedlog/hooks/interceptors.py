@@ -48,7 +48,7 @@ class InterceptorChain:
             try:
                 item = check(getattr(interceptor, method)(item))
             except BaseException as error:  # whatever the user's code raises: the item continues
-                if callbacks.interrupts(error):
+                if callbacks.is_interrupt(error):
                     raise
                 self._report(method, interceptor, subject)
         return item
@@ -62,7 +62,7 @@ class InterceptorChain:
         try:
             getattr(interceptor, method)(*arguments)
         except BaseException as error:  # whatever the user's code raises: the others are called
-            if callbacks.interrupts(error):
+            if callbacks.is_interrupt(error):
                 raise
             self._report(method, interceptor)
 
@@ -76,7 +76,7 @@ class InterceptorChain:
             del to_close[:1]
 
     def _report(self, method: str, interceptor: object, subject: str = "") -> None:
-        callbacks.report(
+        callbacks.log_exception(
             self._logger, "%s of the interceptor %r failed%s", method, interceptor, subject
         )
 

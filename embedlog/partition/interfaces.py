@@ -7,6 +7,7 @@
   only a directory has.
 - Work on the files of one directory is no part of them: shutdown, checkpoints, retention,
   compaction, backup. It takes the `Partition` objects of a `LogDirectory`.
+- A member without a sentence here has its contract at the member of that name in `Partition`.
 - A method works on one replica from its start to its end. Between two calls the leader may change:
   `path` and `mapped_page` are those of the leader at the call.
 """

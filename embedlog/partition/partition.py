@@ -152,7 +152,8 @@ class Partition:
                 files.sync_directory(state.path)
 
     def confirm(self, end: int, epoch: int) -> bool:
-        return True  # without replicas, what is published is committed
+        """True at once: without replicas, what is published is committed."""
+        return True
 
     @property
     def closed(self) -> bool:
@@ -212,7 +213,8 @@ class Partition:
         return self._state.bounds()
 
     def awaited_bounds(self, end: int, isolation: str, since_ns: int | None = None) -> Bounds:
-        return self.bounds()  # without replicas there is nothing to wait for
+        """As `bounds`: without replicas there is nothing to wait for."""
+        return self.bounds()
 
     @property
     def durable_offset(self) -> int:
@@ -323,6 +325,11 @@ class Partition:
         must_read = state.writer is None or bool(state.writer.topics & 1)
         unsynced_ms = 0
         durable = 0
+        # Each turn judges the run by the settings that this process has:
+        #   accepted, and they are the current ones: it is appended, the end
+        #   accepted, and a topic has changed since: OTHER_SETTINGS, again with new settings
+        #   refused by settings of an earlier call (`topics` is None): again with new settings
+        #   refused by settings read in this turn: the end
         while True:
             topics = self._read_settings() if must_read else None
             refusal = None if in_doubt else self._find_refusal(progress)
@@ -338,7 +345,7 @@ class Partition:
                         "the topics of the log kept changing until the deadline", path=self.path
                     )
                 in_doubt = False
-            elif topics is not None:  # else older settings have refused it
+            elif topics is not None:
                 if not progress.pieces:
                     raise refusal
                 progress.refusal = refusal
@@ -350,7 +357,7 @@ class Partition:
         return progress.result()
 
     def _read_settings(self) -> int:
-        """Read the topic's present settings; the topics word before that. REQUIRES no lock here.
+        """Read the topic's current settings; the topics word before that. REQUIRES no lock here.
 
         Raises ClosedError, UnknownTopicOrPartitionError.
         """
@@ -409,17 +416,17 @@ class Partition:
             code = system.APPENDED
             while not progress.complete and code != system.OTHER_SETTINGS:
                 writer = state.writer or self._writer.native()
-                slice_ns = min(until, system.boot_ns() + system.SLICE_NS)
+                slice_end_ns = min(until, system.boot_ns() + system.SLICE_NS)
                 if progress.expected_offset is not None or in_doubt:
                     code = system.MUST_CATCH_UP
                 elif progress.judge is not None and not progress.is_accepted_by(state.config):
                     code = system.OTHER_SETTINGS
                 elif followers is None:
                     code = writer.append(
-                        run.buffer, progress.start, progress.table_left, slice_ns, producer
+                        run.buffer, progress.start, progress.table_left, slice_end_ns, producer
                     )
                 else:
-                    code = followers.append(progress, slice_ns, producer)
+                    code = followers.append(progress, slice_end_ns, producer)
                 if code == system.APPENDED:
                     out = writer.out
                     if stamp is not None and stamp.transactional:
@@ -473,13 +480,15 @@ class Partition:
             )
 
     def note_direct(self, stamp: Stamp, next_sequence: int, slot: int) -> None:
-        """Take over the state in which appends to `direct_target` left a producer."""
+        """Take over the state in which appends to `direct_target` left a producer. `slot`: the number
+        in its slot then.
+        """
         with self._state.mutex:
             self._producers.update(stamp, next_sequence, slot)
 
     def seen_plain(self, stamp: Stamp) -> int:
-        """The slot of a producer after its last append outside of transactions, -1 if that is not
-        known.
+        """The number in the slot of a producer after its last append outside of transactions, -1 if
+        that is not known.
         """
         return self._producers.seen_plain(stamp)
 

@@ -131,8 +131,8 @@ class ProducerSequences:
         self._state = state
 
     def seen_plain(self, stamp: Stamp) -> int:
-        """The slot after the last append of a producer outside of transactions, -1 if it is not
-        known.
+        """The number in the slot of a producer after its last append outside of transactions, -1 if it
+        is not known.
         """
         producer = self._cached.get(stamp.producer_id)
         if producer is None or producer.epoch != stamp.epoch or producer.open:

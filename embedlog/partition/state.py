@@ -9,13 +9,14 @@ settings.
 - A process whose directory was replaced loads nothing of the one in its place: others use the page
   there.
 
-What is used, from the opening to the close. Only a read-only reader has the second and third row:
+What is used, from the opening to the close. Only a read-only reader has the second and third row. A
+directory was used if a process has opened or closed it since:
 
 | `page_file` | `loaded_files` | the positions come from | until |
 | --- | --- | --- | --- |
 | None | None | nowhere: the partition was not used yet | `ensure_open` |
 | None | set | the files as the last process left them | a process opens the directory |
-| mapped, to be read | None | the page of the processes that write | they have left, and another one came |
+| mapped, to be read | None | the page of the processes that write | no writer is left, and the directory was used (row 2) |
 | mapped, to be written | None | the page of this incarnation | its file is replaced (`remap`), or `close` |
 | None | any | nowhere: the partition is closed | – |
 
@@ -85,10 +86,12 @@ from embedlog.storage.manifest import Manifest, Start, changed_by_others
 
 logger = logging.getLogger("embedlog")
 
-# a search for a writer opens a file, so it is rarer than a read of the page
+# between two looks for a writer of a reader that has loaded files: a look opens a file, so it is rarer
+# than a read of a page
 CHECK_INTERVAL_NS: Final = 5_000_000
 RETRY_S: Final = 0.001  # between two tries to load files that another process changes
-# whether it is still live: an unheld page does not show a broker
+# between two looks for a writer of a reader that follows a page: one that nobody holds stays as it is,
+# also if a broker writes the files
 LIVE_CHECK_INTERVAL_NS: Final = 100_000_000
 
 
@@ -390,10 +393,10 @@ class PartitionState:
             if bases:
                 # The mark that follows would show a log of ours, also after a kill.
                 self.manifest.rewrite([], Start(bases[0], bases[-1], identity.BEFORE_VISITS))
-        mark_waits = not loading.clean and dirty_mark.can_sync_later(
+        is_mark_unsynced = not loading.clean and dirty_mark.can_sync_later(
             self.path, self.config.preallocate
         )
-        if mark_waits:
+        if is_mark_unsynced:
             dirty_mark.make(self.path, self.context.mode)
         elif not loading.clean:
             self.mark_dirty()
@@ -405,9 +408,10 @@ class PartitionState:
             and not loading.clean
             and loaded.published.log_end == loaded.published.log_start
         ):
-            # the process that made the mark may have been killed before its sync
+            # The log was empty, so whoever made the mark may have left its sync to the epochs
+            # (`dirty_mark`), and was killed before. If they differ, `take_loaded` has synced it.
             files.sync_directory(self.path)
-        self.marked_dirty = self.marked_dirty or mark_waits
+        self.marked_dirty = self.marked_dirty or is_mark_unsynced
         producer_history.write(
             self.path,
             loaded.history,

@@ -70,7 +70,7 @@ def run_callback(future: Future, callback: Callable[[Future], object]) -> None:
     try:
         callback(future)
     except BaseException as error:  # a user's callback may raise anything; the thread must continue
-        if callbacks.interrupts(error):
+        if callbacks.is_interrupt(error):
             raise
         logger.exception("a callback of a sent record raised")
 
@@ -370,7 +370,7 @@ class Accumulator:
             try:
                 ended = self._run_once()
             except BaseException:  # noqa: BLE001  (for example no memory: every future waits for this thread)
-                callbacks.report(
+                callbacks.log_exception(
                     logger, "%s: the producer thread failed unexpectedly and continues", self._name
                 )
                 self.rows.wait(FAILURE_PAUSE_S)
@@ -414,7 +414,7 @@ class Accumulator:
         try:
             self._delivery.deliver(queue)
         except BaseException:  # noqa: BLE001  (a bug must not end the thread: every future waits for it)
-            callbacks.report(
+            callbacks.log_exception(
                 logger, "%s: delivering to %s-%d failed", self._name, queue.topic, queue.partition
             )
             queue.rest(FAILURE_PAUSE_S)
@@ -472,7 +472,7 @@ def _close_all() -> None:
                 accumulator.abandon_at_exit()
             accumulator._delivery.failures.log_unreported()
         except Exception:  # noqa: BLE001  (the others must still be closed)
-            callbacks.report(logger, "a producer could not be closed")
+            callbacks.log_exception(logger, "a producer could not be closed")
 
 
 def _end_with_the_process() -> None:

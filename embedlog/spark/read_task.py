@@ -71,7 +71,9 @@ def _open_log(directory: Directory) -> embedlog.Log:
 
 
 class _Reading:
-    """The pieces of one topic, one partition after the other."""
+    """The pieces of one topic, one partition after the other. REQUIRES one piece for each partition,
+    all of the same topic id: the plan joins adjacent pieces of a task (`join_pieces`).
+    """
 
     def __init__(
         self,
@@ -154,7 +156,7 @@ class _Reading:
             yield from shaper.shape(batch)
             last = batch.num_rows - 1
             number = batch.column("partition")[last].as_py()
-            # partitions come in order
+            # partitions come in order, so those below are finished
             self._left = {later: start for later, start in self._left.items() if later >= number}
             self._left[number] = batch.column("offset")[last].as_py() + 1
 

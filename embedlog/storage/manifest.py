@@ -10,8 +10,17 @@ the log start offset.
 - A CLOSED record describes the active segment at a clean close, on stable storage; if the file has
   grown since, it describes the first bytes.
 - A START record is on stable storage before the log start moves: the checkpoint that a broker reads
-  has no checksum. A manifest with a START record never describes bytes that were truncated or
-  replaced since.
+  has no checksum. `append` and `begin` do not sync: whoever moves the log start calls `sync` first. A
+  manifest with a START record never describes bytes that were truncated or replaced since.
+
+One kind of record has other facts in the fields of `SegmentInfo`:
+
+| field | a sealed segment, and CLOSED | START (`Start.record`) |
+| --- | --- | --- |
+| `base` | its base offset | the log start |
+| `next_offset` | the offset after it | `gaps_base` |
+| `digest` | the chain at its end | `visit` |
+| `transaction_digest` | the chain of its transaction index | of the first record of a file: a random number |
 """
 
 from __future__ import annotations
@@ -90,10 +99,9 @@ def join_times(infos: Iterable[SegmentInfo]) -> tuple[int, int]:
     oldest = EMPTY_MS
     lateness_ms = 0
     for info in infos:
-        # -1: the result is unknown
         lateness_ms = max(lateness_ms, info.lateness_ms, newest - max(info.min_timestamp, 0))
         newest = max(newest, info.max_timestamp)
-        oldest = min(oldest, info.min_timestamp)
+        oldest = min(oldest, info.min_timestamp)  # -1, unknown, stays the smallest
     return oldest, lateness_ms
 
 
@@ -149,6 +157,7 @@ def _unpack(raw: bytes, entry: struct.Struct) -> SegmentInfo | None:
     kind, flags, *fields = entry.unpack(body)
     if entry is _ENTRY_2:
         fields += (-1, 0)  # the smallest timestamp is unknown, and so is the lateness
+    # a file has kind and flags first, `SegmentInfo` after its eleven offsets, sizes and times
     return SegmentInfo._make((*fields[:11], flags, kind, *fields[11:]))
 
 
@@ -293,7 +302,7 @@ class Manifest:
         self.refresh()
 
     def append(self, start: Start, info: SegmentInfo | None = None) -> None:
-        """Append new records after the last good one. REQUIRES the append lock."""
+        """Append new records after the last good one, without a sync. REQUIRES the append lock."""
         with self._mutex:
             self._refresh()
             records = []
@@ -348,6 +357,7 @@ class Manifest:
         )
 
     def sync(self) -> None:
+        """Put the manifest on stable storage."""
         if files.exists(self.path):
             with files.opened(self.path) as fd:
                 files.datasync(fd, self.path)

@@ -79,8 +79,8 @@ def embedlog_consumer(embedlog_log: Log) -> Iterator[ConsumerFactory]:
     """A function that makes consumers of `embedlog_log`:
     `embedlog_consumer("orders", group_id="billing", **options)`.
 
-    They start at the first record unless `auto_offset_reset` is given, and are closed at the end of
-    the test.
+    They start at the first record unless `auto_offset_reset` is given or their group has committed
+    offsets, and are closed at the end of the test.
     """
     consumers: list[Consumer[Any, Any]] = []
 
@@ -130,7 +130,7 @@ def embedlog_faults(embedlog_log: Log) -> Faults:
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    """The difference of two lists of which one contains records, for
+    """The difference of two lists of which one begins with a record, for
     `assert embedlog_records("orders") == […]`.
     """
     rows = sys.modules.get("embedlog._native._rows")

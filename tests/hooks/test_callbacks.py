@@ -57,11 +57,11 @@ class Raising:
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
 def test_an_interrupt_goes_on_in_the_main_thread_only(raised: type[BaseException]) -> None:
     found: list[bool] = []
-    thread = threading.Thread(target=lambda: found.append(callbacks.interrupts(raised())))
+    thread = threading.Thread(target=lambda: found.append(callbacks.is_interrupt(raised())))
     thread.start()
     thread.join()
-    assert (callbacks.interrupts(raised()), found) == (True, [False])
-    assert not callbacks.interrupts(asyncio.CancelledError())
+    assert (callbacks.is_interrupt(raised()), found) == (True, [False])
+    assert not callbacks.is_interrupt(asyncio.CancelledError())
 
 
 def test_a_report_whose_handler_raises_goes_to_the_hook_of_threads(
@@ -77,7 +77,7 @@ def test_a_report_whose_handler_raises_goes_to_the_hook_of_threads(
     broken = Broken()
     logger.addHandler(broken)
     try:
-        callbacks.report(logger, "it failed")
+        callbacks.log_exception(logger, "it failed")
     finally:
         logger.removeHandler(broken)
     assert hooked == [SystemExit]

@@ -105,3 +105,16 @@ def test_folders_include_only_what_they_may() -> None:
         if path.name != "_core.c" and included.partition("/")[0] not in INCLUDES[path.parent.name]
     ]
     assert wrong == []
+
+
+def test_the_numbers_of_the_words_and_codes_are_those_of_the_core() -> None:
+    from embedlog._native import replication, system
+
+    checked_count = 0
+    for module in (system, replication):
+        for name, value in vars(module).items():
+            of_core = getattr(system.lib, f"EL_{name}", None)
+            if isinstance(value, int) and isinstance(of_core, int):
+                assert value == of_core, name
+                checked_count += 1
+    assert checked_count > 40

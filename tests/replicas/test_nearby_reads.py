@@ -206,7 +206,7 @@ def test_the_position_never_goes_back_to_a_lower_epoch(tmp_path: Path) -> None:
         near.fetch(0)
         assert near._node == 2
         # as after a read in a later epoch: the decision that is known here is older
-        near._partition._calls.lowest = 1
+        near._partition._calls.highest_read_epoch = 1
         assert near._find_near(0) is None
 
 

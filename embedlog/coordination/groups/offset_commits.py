@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from embedlog.partition.interfaces import InternalLog
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
+# a commit up to this size is not compared with the limit of the topic, which is far larger by default
+SMALL_COMMIT_BYTES: Final = 1 << 14
 RESOLVE_S: Final = 0.1  # between two checks of a transaction during a wait for it
 
 T = TypeVar("T")
@@ -98,7 +100,8 @@ class Offsets:
 
     def entries(self, group_id: str) -> GroupEntries | None:
         """The view of a group's partition; None if the partition was never written. Takes no lock,
-        creates nothing.
+        creates nothing. It is for answers to a person: what is acted on comes from `read`
+        (`InternalTopic.view`), or from the view under the lock.
         """
         return self.read(group_id, lambda view: view)
 
@@ -128,7 +131,8 @@ class Offsets:
         Raises UnknownMemberError, IllegalGenerationError, FencedInstanceIdError,
         RebalanceInProgressError, UnknownTopicOrPartitionError, OffsetOutOfRangeError,
         RecordTooLargeError, LockTimeoutError, ReadOnlyError, StorageError; and if commits must
-        survive a power loss DurabilityError. After the last two the commit may have been written.
+        survive a power loss DurabilityError. After StorageError and DurabilityError the commit may
+        have been written.
         """
         member = GroupMetadata(group_id) if identity is None else check_identity(group_id, identity)
         self._commit(
@@ -167,7 +171,7 @@ class Offsets:
         topics: Mapping[str, str] | None = None,
     ) -> None:
         self.host.check_writable()
-        checked = self.check(group_id, offsets)
+        checked = self.check_arguments(group_id, offsets)
         if not checked:
             return
         topics = self.check_topics(checked, topics)
@@ -175,11 +179,11 @@ class Offsets:
         until = self.deadline(deadline_ns)
         number = self.topic.partition_of(group_id)
         self.check_size(number, records)
-        admit = partial(self.admit, group_id, admission)
+        raise_if_refused = partial(self.raise_if_refused, group_id, admission)
         ask_before_commit(self.host.interposer, group_id, until)
 
         def append() -> InternalLog | None:
-            return self._append(number, records, checked, topics, admit, until)
+            return self._append(number, records, checked, topics, raise_if_refused, until)
 
         partition = self.topic.retry_until_counted(append, until)
         while partition is None:
@@ -195,12 +199,14 @@ class Offsets:
         records: list[Record],
         tps: Iterable[TopicPartition],
         topics: Mapping[str, str],
-        admit: Callable[[GroupEntries], None],
+        raise_if_refused: Callable[[GroupEntries], None],
         deadline_ns: int,
     ) -> InternalLog | None:
-        """The partition of the offsets; None if the topics must be read again first."""
+        """The partition of the offsets, with them; None if the topics must be read again first.
+        `topics`: ids by name.
+        """
         with self.topic.lock_for_decision(number, deadline_ns) as decision:
-            admit(decision.view)
+            raise_if_refused(decision.view)
             if not self.has_all_topics_locked(tps, topics):
                 return None
             decision.append(records)
@@ -213,10 +219,12 @@ class Offsets:
         for its arguments.
         """
         self.host.check_writable()
-        checked = self.check(group.group_id, offsets)
+        checked = self.check_arguments(group.group_id, offsets)
         return TransactionalCommit(self, group, checked) if checked else None
 
-    def check(self, group_id: object, offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
+    def check_arguments(
+        self, group_id: object, offsets: object
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         """The offsets to commit. Raises for invalid arguments."""
         check_group_id(group_id)
         checked = check_offsets(offsets)
@@ -226,7 +234,7 @@ class Offsets:
     def check_size(self, number: int, records: list[Record]) -> None:
         """Raises RecordTooLargeError for a commit with too large a batch."""
         size = batch_bytes(records)
-        if size > 1 << 14:
+        if size > SMALL_COMMIT_BYTES:
             self.topic.partition(number).config.check_batch(size, "a commit of offsets")
 
     def topic_ids(self, tps: Iterable[TopicPartition]) -> dict[str, str]:
@@ -285,7 +293,7 @@ class Offsets:
         return ids
 
     @staticmethod
-    def admit(group_id: str, admission: Admission, view: GroupEntries) -> None:
+    def raise_if_refused(group_id: str, admission: Admission, view: GroupEntries) -> None:
         """Raises the reason to refuse a write to this group now."""
         old = view.group(group_id)
         refusal = admission(old)
@@ -369,7 +377,9 @@ class Offsets:
         deadline_ns: int,
         is_deleted: Callable[[str], bool],
     ) -> NotEnoughReplicasError | None:
-        """As `forget_topics`, in one partition; an error that is raised without a repetition."""
+        """As `forget_topics`, in one partition. Returns NotEnoughReplicasError: if it were raised, the
+        caller's `retry_until_counted` would repeat the attempt.
+        """
         try:
             with self.topic.lock_for_decision(number, deadline_ns) as decision:
                 keys = decision.view.keys_of(topics)
@@ -435,10 +445,11 @@ class TransactionalCommit:
     def check(self) -> None:
         """Check group and topics without locks. Raises the errors of a refusal."""
         self._offsets.check_topics(self._wanted, self._topics)
-        self._admit(self._offsets.topic.view(self.number))
+        self._raise_if_refused(self._offsets.topic.view(self.number))
 
     def append(self, stamp: Stamp, deadline_ns: int) -> bool:
-        """Append the commit; False if it must be checked again. Raises as `check`, FencedError,
+        """Append the commit; False if it must be checked again. A repetition asks the interposer again;
+        the owner of the transaction reports the commit. Raises as `check`, FencedError,
         LockTimeoutError.
 
         It may be repeated: the same offsets count once in a transaction.
@@ -450,7 +461,7 @@ class TransactionalCommit:
 
     def _append(self, stamp: Stamp, deadline_ns: int) -> bool:
         with self._offsets.topic.lock_for_decision(self.number, deadline_ns) as decision:
-            self._admit(decision.view)
+            self._raise_if_refused(decision.view)
             if not self._offsets.has_all_topics_locked(self._wanted, self._topics):
                 return False
             decision.append_stamped(self._records, stamp)
@@ -462,8 +473,8 @@ class TransactionalCommit:
         with self.partition.exclusive(deadline_ns):
             pass
 
-    def _admit(self, view: GroupEntries) -> None:
-        Offsets.admit(
+    def _raise_if_refused(self, view: GroupEntries) -> None:
+        Offsets.raise_if_refused(
             self._group.group_id,
             lambda old: member_commit_refusal(old, self._group, transactional=True),
             view,

@@ -25,7 +25,7 @@ from embedlog.format.aborted_transactions import AbortedTransaction
 from embedlog.format.compactor import KeyOffsetMap, clean
 from embedlog.format.producer_state import Producer
 from embedlog.format.record_batch import Batches, Chain, scan
-from embedlog.hooks.callbacks import Passed, Work
+from embedlog.hooks.callbacks import AddBytes, Work
 from embedlog.partition import leftovers
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.compaction import swap
@@ -171,7 +171,7 @@ class _Pass:
         self._learning = CompactedTransactions(aborted)
         self._cleaning = CompactedTransactions(aborted)
         self._producers = self._read_producers()
-        self.passed: Passed = lambda count: None  # takes the bytes that were read
+        self.passed: AddBytes = lambda count: None  # takes the bytes that were read
 
     def size_bytes(self) -> int:
         """The bytes that the pass reads: the dirty part for the map, then everything."""

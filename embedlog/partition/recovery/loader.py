@@ -31,7 +31,7 @@ from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Batches, Chain, Problem
 from embedlog.format.record_columns import LOG_OFFSET_MAX
-from embedlog.hooks.callbacks import Passed
+from embedlog.hooks.callbacks import AddBytes
 from embedlog.partition import leftovers
 from embedlog.partition.recovery import log_epochs
 from embedlog.partition.recovery import producer_history as history
@@ -136,7 +136,7 @@ class _Loader:
         self.epochs_agree = True  # the batches that were read, with the checkpoint of a broker
         self.read_again: list[int] = []
         self.has_producers = False
-        self.passed: Passed = lambda count: None
+        self.passed: AddBytes = lambda count: None
 
     def run(self) -> Loaded:
         work = self.loading.work

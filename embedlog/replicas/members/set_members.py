@@ -522,10 +522,13 @@ class SetMembers:
                 run_at=self.workers.run_at,
             )
         except (NotEnoughDirectoriesError, registration.StrangerFound) as problem:
-            if not getattr(problem, "undecided", False):
+            is_undecided = isinstance(problem, NotEnoughDirectoriesError) and problem.undecided
+            if not is_undecided:
+                # nothing was registered: what was known before is known again
                 self._states.trust(nodes - uncertain_before)
                 for directory in entered:
-                    directory.note_outcome(directory.membership.node not in uncertain_before)
+                    is_known = directory.membership.node not in uncertain_before
+                    directory.note_outcome(is_known)
             raise
         beginning_again = {
             directory.membership.node

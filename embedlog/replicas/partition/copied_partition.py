@@ -42,7 +42,7 @@ class CopiedPartition:
         cause: BaseException | None = None
         for _ in range(COPIES_MAX):
             try:
-                return calls.try_once(partial(calls.read_at, call), calls.find_shown)
+                return calls.try_once(partial(calls.read_at, call), calls.find_committed)
             except LeaderChanged as changed:
                 cause = changed.__cause__
         raise calls.changed_error(f"during each of {COPIES_MAX} copies", cause) from cause

@@ -259,7 +259,7 @@ class InSyncReplicas:
         """Remove a member whose directory fails here. If others took it in again, leave the copying
         to them for a while.
         """
-        limit = self._pauses.eviction_limit(node)
+        limit = self._pauses.renew_eviction_limit(node)
         until_ns = min(limit.next_ns(), deadline_ns)
         mapped_page = leader.partition.mapped_page
         version = self._directories.version()

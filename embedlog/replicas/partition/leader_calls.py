@@ -1,8 +1,8 @@
 """This module makes calls at the leader of a replicated partition, whoever that is now.
 
 A call is repeated at the next leader if the directory of the current one fails, or if a decision
-has another one. Nothing is kept about a leader but its node and epoch; its page is read by each
-call.
+has another one. Of a leader only node, partition and epoch are kept, not what its page says: each
+call reads the page, or has a `LeaderWatch` that shows it unchanged.
 
 A call that reads uses a leader whose high watermark has reached the start of its epoch. The epoch
 is not lower than for earlier calls of this process (REPLICA-10). An append needs neither. The page
@@ -52,10 +52,11 @@ class LeaderCalls:
         self.check_open = check_open
         self.timeout_ns = lock_timeout_ms * 1_000_000
         self.leader: Leader | None = None  # of the last call
-        self.lowest = -1  # the highest epoch of a leader that a call has read from
-        # the version of the decisions at the last look for another leader
+        self.highest_read_epoch = -1  # of a leader from which records were returned
+        # the version of the decisions with which a leader that is still known was compared last
         self._checked_version = -1
-        self._changes = -1  # of the directories, at the last look for the leader
+        # the number of changes of the directories when the leader was looked for last
+        self._found_at_changes = -1
         self._watch: LeaderWatch | None = None
 
     def deadline(self) -> int:
@@ -71,8 +72,8 @@ class LeaderCalls:
     # ---- the leader ------------------------------------------------------------------------------
 
     def find(self, deadline_ns: int, *, show: bool = True) -> Leader:
-        """The leader, if its page still shows the epoch; otherwise the next one. `show`: as of
-        `Leaders.find_leader`.
+        """The leader, if its page still shows the epoch; otherwise the next one. `show`: a new leader
+        commits the start of its epoch before others learn of it (`Leaders.find_leader`).
 
         The page of a directory that was removed shows its epoch for ever: the decisions are asked,
         too.
@@ -80,7 +81,7 @@ class LeaderCalls:
         self.check_leader()
         leader = self.leader
         changes = self._members.changes
-        if leader is not None and changes == self._changes:
+        if leader is not None and changes == self._found_at_changes:
             try:
                 now, replica = leader.partition.replica.published()
                 if now.epoch == leader.epoch and (
@@ -89,9 +90,9 @@ class LeaderCalls:
                     return leader
             except EmbedlogError as problem:
                 self._members.blame(problem)
-        self._changes = changes
+        self._found_at_changes = changes
         self.leader = None
-        leader = self._replicas.leaders.find_leader(deadline_ns, self.lowest, show=show)
+        leader = self._replicas.leaders.find_leader(deadline_ns, self.highest_read_epoch, show=show)
         self.leader = leader
         return leader
 
@@ -99,7 +100,7 @@ class LeaderCalls:
         """As `find`, for an append that commits the start of the epoch."""
         return self.find(deadline_ns, show=False)
 
-    def find_shown(self, deadline_ns: int) -> Leader:
+    def find_committed(self, deadline_ns: int) -> Leader:
         """The leader from which records may be returned: it has committed the start of its
         epoch.
         """
@@ -110,7 +111,7 @@ class LeaderCalls:
             if self._members.read_only or (
                 is_page_of(leader, now, replica) and now.high_watermark >= replica.epoch_start
             ):
-                self.lowest = max(self.lowest, leader.epoch)
+                self.highest_read_epoch = max(self.highest_read_epoch, leader.epoch)
                 return leader
             try:
                 self._commit(replica.epoch_start, deadline_ns)
@@ -133,8 +134,8 @@ class LeaderCalls:
                 self.leader = None
 
     def forget_failed(self, problem: EmbedlogError, until_ns: int) -> None:
-        """Look for the leader again after an error of its directory. Raises errors of this
-        process.
+        """Fail the directory or replica of an error, and forget the leader: the next call looks for it
+        again. Raises errors of this process.
         """
         self._members.blame(problem, until_ns)
         self.leader = None
@@ -158,7 +159,7 @@ class LeaderCalls:
             return watch
         self.check_leader()
         leader = self.leader
-        changes = self._changes
+        changes = self._found_at_changes
         version = self._checked_version
         if (
             leader is None
@@ -172,7 +173,7 @@ class LeaderCalls:
             if (
                 is_page_of(leader, now, replica)
                 and now.high_watermark >= replica.epoch_start
-                and now.epoch >= self.lowest
+                and now.epoch >= self.highest_read_epoch
             ):
                 self._watch = self._replicas.watch(leader, changes, version)
                 return self._watch
@@ -257,7 +258,7 @@ class LeaderCalls:
     def read(self, call: Callable[[Partition], T]) -> T:
         """The result of a call that reads."""
         self.check_open()
-        return self.retry(partial(self.read_at, call), self.deadline(), self.find_shown)
+        return self.retry(partial(self.read_at, call), self.deadline(), self.find_committed)
 
     def read_at(self, call: Callable[[Partition], T], leader: Leader) -> T:
         """The result of a call that reads, at this leader. Raises LeaderChanged if the result does

@@ -24,7 +24,7 @@ class CopiedReplica(Protocol):
 
 
 class _Eviction(NamedTuple):
-    """The pauses of a node, and what was copied to it before its last eviction."""
+    """The pauses of a node, and what was copied to it when they were asked for last."""
 
     limit: Limit
     replica: CopiedReplica | None
@@ -57,8 +57,10 @@ class NodePauses:
         limit = self._elections.get(node)
         return limit is not None and system.boot_ns() < limit.next_ns()
 
-    def eviction_limit(self, node: int) -> Limit:
-        """The pauses between evictions of a node."""
+    def renew_eviction_limit(self, node: int) -> Limit:
+        """The pauses between evictions of a node, for one that may follow now. They begin again if
+        records were copied to the node since the last call.
+        """
         replica = self._replicas.get(node)
         copied_bytes = 0
         with contextlib.suppress(EmbedlogError):  # of the failed directory
@@ -68,7 +70,7 @@ class NodePauses:
         if earlier is None:
             limit = Limit()
         elif (replica, copied_bytes) != (earlier.replica, earlier.copied_bytes) and copied_bytes:
-            limit = Limit()  # records were copied since then
+            limit = Limit()  # records were copied since the last call
         else:
             limit = earlier.limit
         self._evictions[node] = _Eviction(limit, replica, copied_bytes)

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
     from embedlog.replicas.partition.partition_replicas import PartitionReplicas
 
-NEVER: Final = 2**63 - 1  # flush.messages when no append waits for a sync
+FLUSH_NEVER: Final = 2**63 - 1  # flush.messages when no append waits for a sync
 
 
 def durable_offset(replicas: PartitionReplicas, leader: Leader) -> int:
-    """The smallest durable offset of the maximal ISR; 0 if a member is not reached or known. Raises
-    LeaderChanged.
+    """The smallest durable offset of the maximal ISR; 0 if a member is not reached or known. A reader
+    leaves out those that it does not reach. Raises LeaderChanged.
 
     The leader's page is read once, and each member is looked for once: one that returns meanwhile
     may have synced nothing.
@@ -31,21 +31,22 @@ def durable_offset(replicas: PartitionReplicas, leader: Leader) -> int:
     if replicas.members.read_only:
         return min(replica.durable_offset for _, replica in replicas.in_sync.find_replicas(leader))
     nodes, unknown_count = replicas.in_sync.maximal_isr(leader)
-    members = [replicas.members.find_replica(node) for node in nodes]
-    if unknown_count or None in members:
+    in_sync = [replicas.members.find_replica(node) for node in nodes]
+    if unknown_count or None in in_sync:
         return 0
-    return min(replica.durable_offset for replica in members if replica is not None)
+    return min(replica.durable_offset for replica in in_sync if replica is not None)
 
 
 def sync_all(
-    replicas: Sequence[tuple[int, Partition]], end: int, deadline_ns: int
+    in_sync: Sequence[tuple[int, Partition]], end: int, deadline_ns: int
 ) -> dict[int, EmbedlogError]:
     """Put the records below `end` on stable storage in all replicas, the first one in this thread.
     The errors by node.
 
-    Errors that belong to no directory are raised after every sync has ended.
+    What is no EmbedlogError is raised after every sync has ended. The caller decides which of the
+    others belong to a directory.
     """
-    due = [(node, replica) for node, replica in replicas if replica.durable_offset < end]
+    due = [(node, replica) for node, replica in in_sync if replica.durable_offset < end]
     if not due:
         return {}
     problems = sync_together([(replica, end) for _, replica in due], deadline_ns)
@@ -64,8 +65,9 @@ def commit_and_sync(
     """Commit, then sync the directories of the ISR. One with a failed sync leaves the ISR; then the
     others are enough.
 
-    Raises LeaderChanged if that of the leader fails, and the errors of a commit. It ends at the
-    deadline, although a sync may go on.
+    Raises LeaderChanged if that of the leader fails, the errors of a commit, and a failed sync's error
+    that belongs to no directory: `blame` raises that, and fails the directory or replica of any other.
+    So the next turn commits without it. The call ends at the deadline, although a sync may go on.
     """
     while True:
         replicas.in_sync.commit(leader, end, deadline_ns)

@@ -32,7 +32,7 @@ from embedlog.replicas.members.open_directories import is_of_storage
 from embedlog.replicas.partition.leader import Leader, LeaderChanged
 from embedlog.replicas.partition.leader_calls import LeaderCalls
 from embedlog.replicas.partition.parallel_sync import (
-    NEVER,
+    FLUSH_NEVER,
     commit_and_sync,
     durable_offset,
     sync_if_due,
@@ -137,11 +137,11 @@ class ReplicatedPartition:
     @property
     def lowest_epoch(self) -> int:
         """The highest epoch that a call has read from: no later one reads from a lower one."""
-        return self._calls.lowest
+        return self._calls.highest_read_epoch
 
     def raise_lowest_epoch(self, epoch: int) -> None:
         """A caller has read from a replica in this epoch."""
-        self._calls.lowest = max(self._calls.lowest, epoch)
+        self._calls.highest_read_epoch = max(self._calls.highest_read_epoch, epoch)
 
     # ---- the published state ---------------------------------------------------------------------
 
@@ -206,11 +206,10 @@ class ReplicatedPartition:
         committed are lost.
         """
         now, replica = partition.replica.published()
-        return (
-            replica.role == replication.ROLE_LEADER
-            and now.high_watermark >= replica.epoch_start
-            and now.epoch >= max(self._calls.lowest, self._replicas.members.decided_epoch())
-        )
+        if replica.role != replication.ROLE_LEADER or now.high_watermark < replica.epoch_start:
+            return False
+        decided_epoch = self._replicas.members.decided_epoch()
+        return now.epoch >= max(self._calls.highest_read_epoch, decided_epoch)
 
     @property
     def path(self) -> Path:
@@ -480,7 +479,7 @@ class ReplicatedPartition:
         if progress.pieces and progress.epochs[-1] != leader.epoch:
             reduce_to_survivors(progress, leader, stamp)
         progress.epoch = leader.epoch
-        is_durable = leader.partition.config.flush_messages != NEVER
+        is_durable = leader.partition.config.flush_messages != FLUSH_NEVER
         if not progress.complete:
             # in the leader's log
             searches = progress.expected_offset is not None or progress.is_in_doubt(stamp)
@@ -497,7 +496,7 @@ class ReplicatedPartition:
             self._append_to(leader, progress, stamp, followers, until_ns, flush=flushes_alone)
             self._replicas.note_worked(leader.node)
             # as it was at the append
-            is_durable = leader.partition.config.flush_messages != NEVER
+            is_durable = leader.partition.config.flush_messages != FLUSH_NEVER
         appended = progress.result()
         if all_in_sync and progress.committed <= appended.last_offset:
             end = appended.last_offset + 1
@@ -837,7 +836,7 @@ class ReplicatedPartition:
         until = self.deadline()
         deletion = RecordDeletion(self._replicas, offset, until)
         try:
-            return self._calls.retry(deletion.delete_everywhere, until, self._calls.find_shown)
+            return self._calls.retry(deletion.delete_everywhere, until, self._calls.find_committed)
         except EmbedlogError as problem:
             if not deletion.has_begun:
                 raise

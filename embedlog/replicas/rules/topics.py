@@ -169,10 +169,12 @@ def set_config(state: State, event: SetConfig) -> Ruling:
             records.append(DecidedConfig(event.kind, event.resource, name, value))
     after = apply_all(state, records)
     ended = _with_needless_elr(after)
+    # who leads after the end of an ELR must have everything, by what the deciding process has observed
     for partition in ended:
         seen = event.seen.get((partition.topic_uuid, partition.number), {})
         if not serves(state, partition, seen):
             return Refusal.LEADER_NOT_AVAILABLE
+    # without `eligible`, so that the ELR ends
     records += [
         change_partition(after, partition, isr=partition.isr, recovering=partition.recovering)
         for partition in ended
@@ -185,14 +187,14 @@ def set_config(state: State, event: SetConfig) -> Ruling:
             eligible=partition.elr,
             recovering=partition.recovering,
         )
-        for partition in _with_another_need(state, after)
+        for partition in _with_changed_sufficiency(state, after)
     ]
     return tuple(records)
 
 
 def _targets(state: State, live: Iterable[int], least: int) -> Racks:
     """The directories for new replicas: those that answer; all of them if fewer than `least`
-    answer.
+    answer. Then a partition can get only silent ones, and `_new_partitions` refuses it.
     """
     usable = state.usable_racks()
     answering = {node: rack for node, rack in usable.items() if node in live}
@@ -209,15 +211,18 @@ def _new_partitions(
     first: int = 0,
     factor: int | None = None,
 ) -> tuple[DecidedPartition, ...] | Refusal:
-    """New partitions."""
+    """The partitions of an assignment, from the number `first` on; the first live replica of each leads.
+    Refused unless each has `factor` replicas (as many as the first one, if not given), all of them
+    different and usable, and one of them live.
+    """
     usable = state.usable_racks()
     if factor is None:
         factor = len(assignment[0])
     partitions = []
     for number, replicas in enumerate(assignment, first):
         isr = tuple(node for node in replicas if node in live)
-        is_even = len(replicas) == len(set(replicas)) == factor
-        if not is_even or not isr or not usable.keys() >= set(replicas):
+        is_regular = len(replicas) == len(set(replicas)) == factor
+        if not is_regular or not isr or not usable.keys() >= set(replicas):
             return Refusal.INVALID_REPLICA_ASSIGNMENT
         directories = tuple(state.nodes[node].directory for node in replicas)
         leader = isr[0]
@@ -246,7 +251,7 @@ def _with_needless_elr(state: State) -> list[DecidedPartition]:
     ]
 
 
-def _with_another_need(state: State, after: State) -> list[DecidedPartition]:
+def _with_changed_sufficiency(state: State, after: State) -> list[DecidedPartition]:
     """The partitions whose ISR is large enough in one of the two states only, without those whose
     ELR ends.
     """

@@ -1,7 +1,7 @@
 """This module checks the copies of the decision log, and makes damaged ones again.
 
-- Every record of a copy is read with all checks. The copies are not compared: a decision brings
-  them to one log.
+- Every record of a copy is read with all checks. The copies are not compared with each other: a
+  decision brings them to one log. A `ReplicaDifference` of a copy is always damage.
 - A copy in a directory that fails is not checked: the directory is described with its problem.
 """
 
@@ -75,7 +75,9 @@ class DecisionCopies:
         )
 
     def _find_damage(self, opened: OpenMember) -> CopyDamage | None:
-        """The damage of a copy. A directory that fails, or is missing, has none."""
+        """The damage of a copy. A directory that is not usable has none; one whose storage fails here, or
+        is missing, is failed by this call and has none.
+        """
         directories = self._members.directories
         if directories.get(opened.node) is None:
             return None

@@ -147,17 +147,18 @@ def _names_of_topic_settings(sign: str) -> Callable[[embedlog.Log, str], Iterabl
     return list_names
 
 
+# the forms of `positions`: "@", "s@" and "e@" are followed by a time
 POSITIONS = ("beginning", "end", "stored", "@", "s@", "e@")
 
-topic_names = completion_of(_topic_names)
-partition_names = completion_of(_partition_names)
-topic_settings = completion_of(_names_of_topic_settings("="))
-topic_setting_names = completion_of(_names_of_topic_settings(""))
-group_ids = completion_of(lambda log, incomplete: log.groups())
+complete_topic_names = completion_of(_topic_names)
+complete_partition_names = completion_of(_partition_names)
+complete_topic_settings = completion_of(_names_of_topic_settings("="))
+complete_topic_setting_names = completion_of(_names_of_topic_settings(""))
+complete_group_ids = completion_of(lambda log, incomplete: log.groups())
 
 
 def action_options(texts: Mapping[str, str]) -> Callable[[Function], Function]:
-    """An option for each action of a verb, with its help; of which one may be given as `action`."""
+    """An option for each action of a verb, with its help. The last one given is `action`."""
 
     def decorate(function: Function) -> Function:
         for name, text in reversed(list(texts.items())):
@@ -170,4 +171,6 @@ def action_options(texts: Mapping[str, str]) -> Callable[[Function], Function]:
 
 def topic_option(**facts: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The option `--topic`, completed from the directory."""
-    return click.option("-t", "--topic", shell_complete=topic_names, metavar="TOPIC", **facts)
+    return click.option(
+        "-t", "--topic", shell_complete=complete_topic_names, metavar="TOPIC", **facts
+    )

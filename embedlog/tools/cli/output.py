@@ -1,6 +1,6 @@
 """Prints results: JSON, and tables that fit into a terminal.
 
-A table in a pipe or a file has no limit of width, no colours and no lines. JSON has one document
+A table in a pipe or a file has no limit of width, no colours and no rules. JSON has one document
 with stable keys; bytes that are not UTF-8 are {"base64": …}.
 """
 

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from embedlog import IsolationLevel, Log, Scan
-from embedlog.tools.cli.arguments import parse_numbers, parse_time_ms, topic_names
+from embedlog.tools.cli.arguments import complete_topic_names, parse_numbers, parse_time_ms
 from embedlog.tools.cli.internal_topics import find_matching_topics
 
 
@@ -52,7 +52,7 @@ def range_options(
             "--topic",
             "topic",
             multiple=True,
-            shell_complete=topic_names,
+            shell_complete=complete_topic_names,
             metavar="TOPIC",
             help="A topic.",
         ),

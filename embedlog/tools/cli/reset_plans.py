@@ -1,8 +1,8 @@
 """Reads and writes the CSV of offset resets, as kafka-consumer-groups does with --export and
 --from-file.
 
-Lines are topic,partition,offset for one group, and group,topic,partition,offset for several. A line
-that cannot be read is a usage error with its number.
+Lines are group,topic,partition,offset; for one group the group can be left out. The last line of a
+partition counts. A line that cannot be read is a usage error with its number.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def _read_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def decode_plan(lines: Iterable[str], groups: list[str]) -> dict[str, dict[TopicPartition, int]]:
-    """The offsets of each group. Raises UsageError."""
+    """The offsets of each group. `lines` have their ends, since a quoted cell may contain one. Raises
+    UsageError.
+    """
     expected = "group,topic,partition,offset of the given groups"
     if len(groups) == 1:
         expected = "topic,partition,offset"

@@ -88,7 +88,7 @@ def _installed_over_any(
     return True
 
 
-@replaces("shown_at_once", "embedlog.replicas.partition.leader_calls:LeaderCalls.find_shown")
+@replaces("shown_at_once", "embedlog.replicas.partition.leader_calls:LeaderCalls.find_committed")
 def _shown_before_the_start(original: Any, self: Any, deadline_ns: int) -> Any:
     return self.find(deadline_ns)
 

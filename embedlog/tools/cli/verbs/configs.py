@@ -14,10 +14,10 @@ import click
 
 from embedlog import Log
 from embedlog.tools.cli.arguments import (
+    complete_topic_names,
+    complete_topic_setting_names,
+    complete_topic_settings,
     parse_settings,
-    topic_names,
-    topic_setting_names,
-    topic_settings,
 )
 from embedlog.tools.cli.internal_topics import (
     hidden_topics,
@@ -45,7 +45,7 @@ _COLUMNS = ("topic", "name", "value", "origin")
     "--topic",
     "--entity-name",
     "topic",
-    shell_complete=topic_names,
+    shell_complete=complete_topic_names,
     help="The topic; all if not given.",
 )
 @internal_option()
@@ -55,7 +55,7 @@ _COLUMNS = ("topic", "name", "value", "origin")
 @click.option(
     "--add-config",
     metavar="KEY=VALUE,…",
-    shell_complete=topic_settings,
+    shell_complete=complete_topic_settings,
     help="Brackets protect commas: cleanup.policy=[compact,delete].",
 )
 @click.option(
@@ -66,7 +66,7 @@ _COLUMNS = ("topic", "name", "value", "origin")
 @click.option(
     "--delete-config",
     metavar="KEY,…",
-    shell_complete=topic_setting_names,
+    shell_complete=complete_topic_setting_names,
     help="Settings that get the default again.",
 )
 def configs(

@@ -24,11 +24,11 @@ import embedlog
 from embedlog import Batch, Consumer, Log, OffsetAndMetadata, TopicPartition
 from embedlog.tools.cli.arguments import (
     POSITIONS,
+    complete_group_ids,
+    complete_topic_names,
     complete_words,
-    group_ids,
     parse_numbers,
     parse_settings,
-    topic_names,
 )
 from embedlog.tools.cli.internal_topics import find_matching_topics
 from embedlog.tools.cli.invocation import current, open_log, verb
@@ -75,9 +75,14 @@ class Reading:
 
 def _add_options(function: Callable[..., Any]) -> Callable[..., Any]:
     options = (
-        click.argument("topics", nargs=-1, shell_complete=topic_names),
+        click.argument("topics", nargs=-1, shell_complete=complete_topic_names),
         click.option(
-            "-t", "--topic", "topic", multiple=True, shell_complete=topic_names, help="A topic."
+            "-t",
+            "--topic",
+            "topic",
+            multiple=True,
+            shell_complete=complete_topic_names,
+            help="A topic.",
         ),
         click.option("--include", "--whitelist", metavar="REGEX", help="All topics that match."),
         click.option(
@@ -117,7 +122,7 @@ def _add_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "-G",
             "--group",
-            shell_complete=group_ids,
+            shell_complete=complete_group_ids,
             help="Read as a member of a group, and commit.",
         ),
         click.option(

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 import click
 
 from embedlog import Log, Scan, Split
-from embedlog.tools.cli.arguments import topic_names
+from embedlog.tools.cli.arguments import complete_topic_names
 from embedlog.tools.cli.invocation import current, open_log, verb
 from embedlog.tools.cli.output import print_document, print_table, size_of
 from embedlog.tools.cli.progress import progress
@@ -29,7 +29,7 @@ FILE_MIB = 256
 
 @verb()
 @click.argument("destination", type=click.Path(file_okay=False, path_type=Path))
-@click.argument("topics", nargs=-1, shell_complete=topic_names)
+@click.argument("topics", nargs=-1, shell_complete=complete_topic_names)
 @range_options("read_committed")
 @click.option(
     "--format",

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from embedlog import EmbedlogError
-from embedlog.tools.cli.arguments import topic_names
+from embedlog.tools.cli.arguments import complete_topic_names
 from embedlog.tools.cli.invocation import current, directories, open_log, verb
 from embedlog.tools.cli.option_words import text_in_options
 from embedlog.tools.cli.output import print_document
@@ -43,7 +43,7 @@ ERROR = 2
 
 @verb()
 @click.argument("pattern")
-@click.argument("topics", nargs=-1, shell_complete=topic_names)
+@click.argument("topics", nargs=-1, shell_complete=complete_topic_names)
 @range_options("read_uncommitted")
 @click.option("-F", "--fixed-strings", "fixed", is_flag=True, help="PATTERN is literal text.")
 @click.option("-i", "--ignore-case", is_flag=True, help="Match letters in any case.")

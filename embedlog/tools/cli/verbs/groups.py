@@ -16,11 +16,11 @@ import embedlog
 from embedlog import GroupDescription, Log, TopicPartition
 from embedlog.tools.cli.arguments import (
     action_options,
+    complete_group_ids,
+    complete_topic_names,
     complete_words,
-    group_ids,
     parse_numbers,
     parse_time_ms,
-    topic_names,
 )
 from embedlog.tools.cli.invocation import current, open_log, verb
 from embedlog.tools.cli.option_words import text_in_options
@@ -61,7 +61,9 @@ _EXCLUSIVE = (
 def _add_options(function: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         action_options(dict.fromkeys(_ACTIONS, "")),
-        click.option("--group", "ids", multiple=True, shell_complete=group_ids, help="A group."),
+        click.option(
+            "--group", "ids", multiple=True, shell_complete=complete_group_ids, help="A group."
+        ),
         click.option("--all-groups", is_flag=True, help="All groups."),
         click.option("--members", is_flag=True, help="Describe members."),
         click.option("--offsets", is_flag=True, help="Describe offsets (the default)."),
@@ -84,7 +86,11 @@ def _add_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--verbose", is_flag=True, help="Describe the partitions of members."),
         click.option(
-            "--topic", "topics", multiple=True, shell_complete=topic_names, metavar="TOPIC[:N,…]"
+            "--topic",
+            "topics",
+            multiple=True,
+            shell_complete=complete_topic_names,
+            metavar="TOPIC[:N,…]",
         ),
         click.option("--all-topics", is_flag=True, help="All partitions with a committed offset."),
         click.option("--to-earliest", "to", flag_value="earliest", help="The first record."),

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 import click
 
 from embedlog import Log
-from embedlog.tools.cli.arguments import topic_names
+from embedlog.tools.cli.arguments import complete_topic_names
 from embedlog.tools.cli.invocation import current, open_log, verb
 from embedlog.tools.cli.output import print_document, print_table
 from embedlog.tools.cli.progress import progress
@@ -44,7 +44,7 @@ class ImportTask(NamedTuple):
 @click.option(
     "-t",
     "--topic",
-    shell_complete=topic_names,
+    shell_complete=complete_topic_names,
     metavar="TOPIC",
     help="The topic of the rows; required for plain files.",
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from embedlog.tools.cli.arguments import topic_names
+from embedlog.tools.cli.arguments import complete_topic_names
 from embedlog.tools.cli.internal_topics import (
     hidden_topics,
     internal_option,
@@ -20,7 +20,7 @@ from embedlog.tools.cli.readable import ReadableMembers
 
 
 @verb()
-@click.argument("topics", nargs=-1, shell_complete=topic_names)
+@click.argument("topics", nargs=-1, shell_complete=complete_topic_names)
 @internal_option("--all")
 def ls(topics: tuple[str, ...], include_internal: bool) -> int:
     """List topics; with TOPICS, their partitions.

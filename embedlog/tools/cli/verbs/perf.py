@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from embedlog import Producer
-from embedlog.tools.cli.arguments import group_ids, parse_settings, topic_option
+from embedlog.tools.cli.arguments import complete_group_ids, parse_settings, topic_option
 from embedlog.tools.cli.consumption import Consumption, batch_poll, line_of, record_poll
 from embedlog.tools.cli.internal_topics import find_matching_topics
 from embedlog.tools.cli.invocation import VerbGroup, current, open_log, shared_options, verb
@@ -294,7 +294,10 @@ class _PacedSender:
     help="Records to read.",
 )
 @click.option(
-    "-G", "--group", shell_complete=group_ids, help="Read as a member of a group, and commit."
+    "-G",
+    "--group",
+    shell_complete=complete_group_ids,
+    help="Read as a member of a group, and commit.",
 )
 @click.option("--from-latest", is_flag=True, help="Begin at the end, without a committed offset.")
 @click.option(

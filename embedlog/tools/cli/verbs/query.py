@@ -7,7 +7,7 @@ import re
 import click
 
 from embedlog import TopicPartition
-from embedlog.tools.cli.arguments import parse_time_ms, topic_names
+from embedlog.tools.cli.arguments import complete_topic_names, parse_time_ms
 from embedlog.tools.cli.invocation import current, open_log, verb
 from embedlog.tools.cli.output import print_document
 
@@ -19,7 +19,7 @@ from embedlog.tools.cli.output import print_document
     "times",
     multiple=True,
     required=True,
-    shell_complete=topic_names,
+    shell_complete=complete_topic_names,
     metavar="TOPIC:PARTITION:TIME",
     help="A place; TIME is in ms or an ISO 8601 date.",
 )

@@ -1,7 +1,8 @@
 """Contains the verb `topics`, with the options of kafka-topics.
 
 - A topic is named literally for `--create`, and by a regular expression otherwise, as in Kafka.
-- Internal topics are listed if they are asked for, unlike in Kafka.
+- Internal topics are listed if they are asked for, unlike in Kafka: by `--include-internal`, or by a
+  filter for partitions in trouble.
 - Only `--create` creates a directory.
 """
 
@@ -15,9 +16,9 @@ import click
 import embedlog
 from embedlog.tools.cli.arguments import (
     action_options,
+    complete_topic_settings,
     parse_settings,
     topic_option,
-    topic_settings,
 )
 from embedlog.tools.cli.internal_topics import (
     hidden_topics,
@@ -84,7 +85,7 @@ def _add_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     "--config",
     multiple=True,
     metavar="KEY=VALUE",
-    shell_complete=topic_settings,
+    shell_complete=complete_topic_settings,
     help="Setting of a new topic.",
 )
 def topics(action: str | None, topic: str | None, **options: Any) -> int:
@@ -101,7 +102,8 @@ def topics(action: str | None, topic: str | None, **options: Any) -> int:
     if action == "create":
         return _create(str(topic), options)
     with open_log(read_only=action not in ("alter", "delete")) as log:
-        has_filter = any(options[name] for name in _FILTERS)  # what fails is not hidden
+        # who looks for partitions in trouble sees those of internal topics, too
+        has_filter = any(options[name] for name in _FILTERS)
         include_internal = options["include_internal"] or (
             has_filter and not options["exclude_internal"]
         )
@@ -211,23 +213,23 @@ def _partition_documents(
     """The partitions of a topic that have one of the attributes, all if none is given. One without
     a leader has no offsets.
     """
-    led_partitions = {partition.partition: partition for partition in topic.partitions}
+    offsets_by_partition = {partition.partition: partition for partition in topic.partitions}
     documents = []
     for replicated in log.replicas(topic.name).partitions:
         if replicated.topic != topic.name:
             continue
         if attributes and not any(getattr(replicated, attribute) for attribute in attributes):
             continue
-        led = led_partitions.get(replicated.partition)
+        offsets = offsets_by_partition.get(replicated.partition)
         documents.append(
-            {
+            {  # the columns of `_print_topic` have this order
                 "partition": replicated.partition,
                 "leader": replicated.leader,
                 "replicas": list(replicated.replicas),
                 "isr": list(replicated.isr),
-                "log_start_offset": None if led is None else led.log_start_offset,
-                "log_end_offset": None if led is None else led.log_end_offset,
-                "size_bytes": None if led is None else led.size_bytes,
+                "log_start_offset": None if offsets is None else offsets.log_start_offset,
+                "log_end_offset": None if offsets is None else offsets.log_end_offset,
+                "size_bytes": None if offsets is None else offsets.size_bytes,
             }
         )
     return documents

@@ -28,7 +28,7 @@ from embedlog import (
     TopicPartition,
     WakeupError,
 )
-from embedlog.tools.cli.arguments import group_ids, parse_settings, topic_option
+from embedlog.tools.cli.arguments import complete_group_ids, parse_settings, topic_option
 from embedlog.tools.cli.invocation import VerbGroup, open_log, shared_options, verb
 from embedlog.tools.cli.output import text_of
 from embedlog.tools.cli.pace import Pace, end_by_signals
@@ -216,7 +216,7 @@ class _NumberSender:
 @verb()
 @topic_option(required=True, help="The topic.")
 @click.option(
-    "-G", "--group-id", "group", required=True, shell_complete=group_ids, help="The group."
+    "-G", "--group-id", "group", required=True, shell_complete=complete_group_ids, help="The group."
 )
 @click.option(
     "--max-messages",

@@ -16,6 +16,7 @@ from embedlog import Log, TopicPartition
 from embedlog.tools.console.model.filters import FilterError, parse_moment
 
 DEADLINE_S = 30.0
+# what a form asks for: whoever makes one changes nothing before `apply_change`
 Change = Callable[[Log], str]
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import click
 
 import embedlog
-from embedlog.tools.cli.arguments import topic_names
+from embedlog.tools.cli.arguments import complete_topic_names
 from embedlog.tools.cli.internal_topics import hidden_topics, internal_option, tell_hidden
 from embedlog.tools.cli.invocation import current, directories, open_log, verb
 from embedlog.tools.cli.output import print_document, print_table, size_of
@@ -24,7 +24,10 @@ from embedlog.tools.cli.terminal import tell
 @verb()
 @click.option("--describe", is_flag=True, help="As in Kafka; without effect.")
 @click.option(
-    "--topic-list", metavar="TOPIC,…", shell_complete=topic_names, help="Only these topics."
+    "--topic-list",
+    metavar="TOPIC,…",
+    shell_complete=complete_topic_names,
+    help="Only these topics.",
 )
 @internal_option()
 @click.option("--bytes", "exact", is_flag=True, help="Print bytes without units.")

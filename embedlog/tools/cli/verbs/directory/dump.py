@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from embedlog.tools.cli.arguments import partition_names
+from embedlog.tools.cli.arguments import complete_partition_names
 from embedlog.tools.cli.invocation import current, directories, verb
 from embedlog.tools.cli.terminal import tell
 from embedlog.tools.dump.files import DECODERS, DumpOptions, dump, partition_files
@@ -43,7 +43,9 @@ def _refuse_absent_options(function: click.decorators.FC) -> click.decorators.FC
     name="dump",
     exclusive=[("--offsets-decoder", "--transaction-log-decoder", "--share-group-state-decoder")],
 )
-@click.argument("partitions", nargs=-1, metavar="[TOPIC-N]…", shell_complete=partition_names)
+@click.argument(
+    "partitions", nargs=-1, metavar="[TOPIC-N]…", shell_complete=complete_partition_names
+)
 @click.option(
     "--files",
     "names",
