@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -76,9 +77,10 @@ class GroupAdmin:
         view = self._groups.entries(group_id)
         group = None if view is None else view.group(group_id)
         modern = None if view is None else view.modern(group_id)
+        # a moment later: the group may have committed since then
         committed = self.offsets(group_id)
         if modern is not None:
-            description = _describe_modern(group_id, modern, self._topic_ids(modern.topics))
+            description = _describe_modern(group_id, modern, self._topic_names(modern.topics))
         elif group is not None or committed:
             description = _describe_classic(group_id, group)
         else:
@@ -101,17 +103,7 @@ class GroupAdmin:
         for tp in sorted({*committed, *reader, *subscribed}):
             end = None if is_spark_sink else self._find_end(tp)
             partitions.append(GroupPartition(*tp, committed.get(tp), end, reader.get(tp)))
-        return GroupDescription(
-            group_id,
-            description.state,
-            description.type,
-            description.protocol_type,
-            description.assignor,
-            description.generation,
-            description.leader,
-            description.members,
-            tuple(partitions),
-        )
+        return replace(description, partitions=tuple(partitions))
 
     def offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """As `Log.group_offsets`."""
@@ -143,7 +135,7 @@ class GroupAdmin:
         except (CorruptRecordError, LeaderNotAvailableError, UnknownTopicOrPartitionError):
             return None
 
-    def _topic_ids(self, named: Mapping[UUID, str]) -> dict[UUID, str]:
+    def _topic_names(self, named: Mapping[UUID, str]) -> dict[UUID, str]:
         """Names of topics by their ids: those of this directory, and those in a group's own
         records.
         """
