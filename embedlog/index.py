@@ -79,7 +79,7 @@ class Time(NamedTuple):
 class IndexEnd(NamedTuple):
     """The end of an index file: its number of entries, the last one, and the one before."""
 
-    count: int = 0
+    entry_count: int = 0
     entry: tuple[int, int] | None = None
     before: tuple[int, int] | None = None
 

@@ -150,8 +150,8 @@ def info_from_files(directory: Path, base: int, size: int, next_offset: int) -> 
         next_offset,
         timestamp,
         base + relative,
-        index_entries=offsets.count,
-        time_entries=times.count,
+        index_entries=offsets.entry_count,
+        time_entries=times.entry_count,
         transaction_entries=transactions_in(directory, base),
     )
     path = file_names.segment_path(directory, base)
@@ -162,7 +162,7 @@ def info_from_files(directory: Path, base: int, size: int, next_offset: int) -> 
                 max_timestamp=-1, max_timestamp_offset=base, time_entries=0
             )
             return FromFiles(without_times, None)
-        if times.count and not _is_newest(info, last_heads, fd, path):
+        if times.entry_count and not _is_newest(info, last_heads, fd, path):
             return None
     end = base
     if last_heads:
