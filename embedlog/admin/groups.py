@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -77,7 +76,6 @@ class GroupAdmin:
         view = self._groups.entries(group_id)
         group = None if view is None else view.group(group_id)
         modern = None if view is None else view.modern(group_id)
-        # a moment later: the group may have committed since then
         committed = self.offsets(group_id)
         if modern is not None:
             description = _describe_modern(group_id, modern, self._topic_names(modern.topics))
@@ -103,7 +101,17 @@ class GroupAdmin:
         for tp in sorted({*committed, *reader, *subscribed}):
             end = None if is_spark_sink else self._find_end(tp)
             partitions.append(GroupPartition(*tp, committed.get(tp), end, reader.get(tp)))
-        return replace(description, partitions=tuple(partitions))
+        return GroupDescription(
+            group_id,
+            description.state,
+            description.type,
+            description.protocol_type,
+            description.assignor,
+            description.generation,
+            description.leader,
+            description.members,
+            tuple(partitions),
+        )
 
     def offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """As `Log.group_offsets`."""

@@ -5,8 +5,8 @@
 - Flush() and close() raise unreceived failures once; with on_delivery_error="log" and with acks=0
   they log them. Failures that no call can raise are logged too: once for each topic and reason,
   with a count.
-- Failures with the same partition and reason share one entry with a count. Beyond `ENTRIES_MAX`
-  entries, all failures with the same type of error share one, of `ELSEWHERE`: memory is bounded.
+- Failures with the same partition and reason share one entry with a count, and there are at most
+  `ENTRIES_MAX` entries: memory is bounded.
 - Failures inside a transaction are reported by its commit or abort, because the transaction is
   visible as a whole or not at all.
 - Failures unreceived after a minute are logged, for programs that neither flush nor close: each
@@ -38,7 +38,7 @@ logger = logging.getLogger("embedlog.producer")
 ENTRIES_MAX = 100
 NOTICE_S = 60.0  # time for a program to read a failure before it is logged
 REASONS_MAX = 3  # in the text of an error
-ELSEWHERE = "other topics"  # also the topic of further partitions, in `DeliveryError.errors`
+ELSEWHERE = "other topics"
 
 Key: TypeAlias = tuple[str, int | None, type[BaseException], str]
 
@@ -146,10 +146,10 @@ class DeliveryFailures:
 
     def raise_or_log_unreceived(self) -> None:
         """Raise DeliveryError for unreceived failures, or log them, depending on the option."""
-        unreceived = self.take()
-        if unreceived and self._raises:
-            raise _delivery_error(unreceived)
-        self._log(unreceived)
+        unobserved = self.take()
+        if unobserved and self._raises:
+            raise _delivery_error(unobserved)
+        self._log(unobserved)
 
     def log_unreceived(self) -> None:
         """Log unreceived failures where no call can raise them."""
@@ -167,11 +167,11 @@ class DeliveryFailures:
             return remaining_s
         with self._lock:
             grown = [self._entries[key] for key in self._grown]
-            unreceived = [failure for failure in grown if self._is_unreceived(failure)]
+            unobserved = [failure for failure in grown if self._is_unreceived(failure)]
             self._grown.clear()
             self._due_s = None
-        errors = {(failure.topic, _reason(failure)): failure.error for failure in unreceived}
-        for (topic, reason), count in _count_by_reason(unreceived).items():
+        errors = {(failure.topic, _reason(failure)): failure.error for failure in unobserved}
+        for (topic, reason), count in _count_by_reason(unobserved).items():
             summary = (
                 f"{self._name}: {count} records for {topic} were not written, and their futures "
                 "were not asked"
@@ -181,8 +181,8 @@ class DeliveryFailures:
             )
         return None
 
-    def _log(self, unreceived: list[DeliveryFailure]) -> None:
-        for (topic, reason), count in _count_by_reason(unreceived).items():
+    def _log(self, unobserved: list[DeliveryFailure]) -> None:
+        for (topic, reason), count in _count_by_reason(unobserved).items():
             logger.warning(
                 "%s: %d records for %s were not written: %s", self._name, count, topic, reason
             )
