@@ -129,9 +129,7 @@ class History:
 
 
 def _rates_of(line: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The rise per second between two points of a line, at the time of the second one; none where
-    the clock was set back, or stood still.
-    """
+    """The rise per second between two points of a line, at the time of the second one."""
     rates = []
     for (before_s, start), (after_s, end) in pairwise(line):
         if after_s > before_s:
