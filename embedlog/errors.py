@@ -504,8 +504,8 @@ class DirectoryInUseError(EmbedlogError):
 
 
 class LockTimeoutError(EmbedlogError, TimeoutError):
-    """Another process held a lock until the deadline; the message names the process and the
-    time.
+    """Another process or thread held a lock until the deadline. The message names the holder and
+    the time, as far as they are known.
     """
 
     retriable = True

@@ -76,22 +76,24 @@ class Time(NamedTuple):
         return at if batches["max_timestamp"][at] == self.timestamp_ms else None
 
 
-class Last(NamedTuple):
+class IndexEnd(NamedTuple):
     """The end of an index file: its number of entries, the last one, and the one before."""
 
-    entries: int = 0
+    entry_count: int = 0
     entry: tuple[int, int] | None = None
     before: tuple[int, int] | None = None
 
 
 class Cut(NamedTuple):
-    """A boundary between two batches: the base offset of the second, and about its position."""
+    """A boundary between two batches: the base offset of the second, and a position that is not
+    below that of this batch. All batches in between belong to the second part.
+    """
 
     offset: int
-    position: int
+    position_bound: int
 
 
-def count(path: Path, entry_bytes: int) -> int:
+def count_entries(path: Path, entry_bytes: int) -> int:
     """Entries in an index file by its size, 0 if it is absent. Raises CorruptRecordError for an
     invalid size.
     """
@@ -100,8 +102,8 @@ def count(path: Path, entry_bytes: int) -> int:
 
 
 def _check_size(path: Path, size: int) -> int:
-    """The size of an index. A sparse file of any size costs nothing, but its number of entries must
-    fit the control page.
+    """The size of an index, if its number of entries fits the control page: a sparse file can have
+    any size. Raises CorruptRecordError.
     """
     if size > INDEX_BYTES_MAX:
         raise CorruptRecordError(
@@ -127,11 +129,11 @@ def offset_floor(fd: int, entries: int, base: int, offset: int) -> IndexEntry:
     return IndexEntry(floor[0], base + relative, position)
 
 
-def adjacent(fd: int, log_fd: int, base: int, index_entry: IndexEntry) -> IndexEntry | None:
+def find_adjacent(fd: int, log_fd: int, base: int, index_entry: IndexEntry) -> IndexEntry | None:
     """The entry after `index_entry`, if its batch directly follows by the size in the header;
-    None otherwise.
+    None otherwise. REQUIRES: the index has that entry.
     """
-    following = entry(fd, index_entry.number + 1)
+    following = read_entry(fd, index_entry.number + 1)
     head = files.pread(log_fd, SIZE_END, index_entry.position, file_names.LOG)
     end = index_entry.position + SIZE_END + int.from_bytes(head[SIZE_START:], "big", signed=True)
     if following is None or following[1] != end:
@@ -139,7 +141,7 @@ def adjacent(fd: int, log_fd: int, base: int, index_entry: IndexEntry) -> IndexE
     return IndexEntry(index_entry.number + 1, base + following[0], end)
 
 
-def cut(fd: int, entries: int, base: int, position: int, after: int) -> Cut | None:
+def find_cut(fd: int, entries: int, base: int, position: int, after: int) -> Cut | None:
     """The last boundary between two batches at or below byte `position`; if that is not above
     `after`, the first one above.
 
@@ -150,20 +152,20 @@ def cut(fd: int, entries: int, base: int, position: int, after: int) -> Cut | No
     high = entries
     while low < high:
         middle = (low + high) // 2
-        candidate = entry(fd, middle)
+        candidate = read_entry(fd, middle)
         if candidate is not None and candidate[1] <= position:
             low = middle + 1
         else:
             high = middle
     for number in range(max(1, low - 1), min(low + 1, entries)):
-        previous = entry(fd, number - 1)
-        following = entry(fd, number)
+        previous = read_entry(fd, number - 1)
+        following = read_entry(fd, number)
         if previous is not None and following is not None and following[1] > after:
             return Cut(base + previous[0] + 1, following[1])
     return None
 
 
-def entry(fd: int, number: int) -> tuple[int, int] | None:
+def read_entry(fd: int, number: int) -> tuple[int, int] | None:
     """Relative offset and position; None if the file is shorter than it should be."""
     raw = files.pread(fd, OFFSET_ENTRY.size, number * OFFSET_ENTRY.size, file_names.INDEX)
     if len(raw) < OFFSET_ENTRY.size:
@@ -178,9 +180,11 @@ def time_floor(
     """The entry at which a search for a time can start; None: at the segment's start. The caller
     compares it with its batch.
 
-    No record before the batch of an entry is newer than its time plus `lateness_ms` (-1: not
-    known). That proves the last entry at or below the time. Otherwise the entry before it is used.
-    If one of the two is damaged, the other one is the proof, because times and offsets rise.
+    In an undamaged index no record before the batch of the last entry at or below the time is
+    searched. The entry may be damaged, so it is used alone only with a proof: no record before its
+    batch is newer than its time plus `lateness_ms` of the segment (-1: not known). Without a proof
+    the entry before it is used, if times and offsets of the two rise: then one of them may be
+    damaged.
     """
     floor = codec.time_floor_file(fd, entries, timestamp_ms) if entries else None
     if floor is None:
@@ -213,29 +217,29 @@ def _read_time(fd: int, number: int, base: int) -> Time | None:
     return Time.read(raw, base)
 
 
-def last(path: Path, layout_: struct.Struct) -> Last:
+def read_end(path: Path, layout: struct.Struct) -> IndexEnd:
     """The end of an index file; no entries if it is absent. Raises CorruptRecordError for an
     invalid size.
     """
     facts = files.facts_of(path)
-    if facts is None or facts.size < layout_.size:
-        return Last()
-    if _check_size(path, facts.size) % layout_.size:
+    if facts is None or facts.size < layout.size:
+        return IndexEnd()
+    if _check_size(path, facts.size) % layout.size:
         raise CorruptRecordError(
             "invalid size of an index",
             path=path,
-            expected=f"a multiple of {layout_.size}",
+            expected=f"a multiple of {layout.size}",
             found=facts.size,
         )
-    size = min(facts.size, 2 * layout_.size)
+    size = min(facts.size, 2 * layout.size)
     with files.opened(path) as fd:
         raw = files.pread(fd, size, facts.size - size, path)
     if len(raw) < size:
         raise CorruptRecordError(
             "an index was shortened while it was read", path=path, expected=facts.size
         )
-    ends = list(layout_.iter_unpack(raw))
-    return Last(facts.size // layout_.size, ends[-1], ends[-2] if len(ends) > 1 else None)
+    ends = list(layout.iter_unpack(raw))
+    return IndexEnd(facts.size // layout.size, ends[-1], ends[-2] if len(ends) > 1 else None)
 
 
 def names_its_batch(fd: int, index_entry: IndexEntry, base: int, size: int) -> bool:
@@ -303,7 +307,8 @@ class Builder:
         )
         for first, delta, position, size, timestamp, oldest, digest in rows:
             last = first + delta
-            # else the smallest timestamp of the segment is unknown, and its lateness too
+            # with a batch of unknown times, the smallest timestamp of the segment is unknown, and
+            # its lateness too
             if oldest >= 0:
                 self.lateness_ms = max(self.lateness_ms, self.max_timestamp - oldest)
             self.min_timestamp = min(self.min_timestamp, oldest)
@@ -337,7 +342,9 @@ class Builder:
         return b"".join(records)
 
     def write(self, directory: Path, mode: int = 0o666) -> None:
-        """Replace all index files. REQUIRES the append lock."""
+        """Replace the offset index, the time index and the file of digests, without a sync. REQUIRES
+        the append lock.
+        """
         for suffix, raw in ((file_names.INDEX, self.offsets), (file_names.TIME_INDEX, self.times)):
             path = file_names.segment_path(directory, self.base, suffix)
             with files.opened(path, files.CREATE, mode) as fd:

@@ -199,7 +199,7 @@ def _check_topic(topic: Topic) -> None:
     """Raises InvalidTopicError, InvalidPartitionsError, TypeError, ValueError for a topic that the
     file must not have.
 
-    Without `only`, all partitions are local, so there are fewer.
+    A topic without `only` has all its partitions here, so it may have PARTITIONS_MAX at most.
     """
     check_name(topic.name)
     numbers = (topic.partitions, topic.growing, *topic.only)
@@ -235,6 +235,12 @@ class TopicRegistry:
     **Threads**: any may read at any time; `put` and `remove` are for the holder of the directory
     lock. A mutex orders the threads that replace the content: a slow one would take an older one
     over.
+
+    | call | topics of which states |
+    | --- | --- |
+    | `live`, `names` | live ones: usable, while they grow, too |
+    | `get`, `all`, `every_name` | all |
+    | `list_unfinished` | those that are created or deleted, or grow |
     """
 
     def __init__(self, directory: Path, mode: int = 0o666) -> None:
@@ -251,7 +257,7 @@ class TopicRegistry:
         # the version at the last check of the file, and the end of its validity
         self._word = 1
         self._trusted_ns = 0
-        # changes with each change of the file; odd if unknown
+        # the owner assigns these two. The first changes with each change of the file; odd: unknown
         self.word: Callable[[], int] = lambda: 1
         # called before (False) and after (True) each change of the file
         self.moving: Callable[[bool], None] = lambda done: None
@@ -358,8 +364,8 @@ class TopicRegistry:
         return self.content.topics.keys()
 
     def put(self, *topics: Topic, beside: Sequence[Path] = ()) -> None:
-        """Add or replace topics, durably, after the directories `beside`. The caller holds the
-        directory lock.
+        """Add or replace topics, durably; the directories `beside` are on disk before the file. The
+        caller holds the directory lock.
         """
         self._change({topic.name: topic for topic in topics}, (), beside)
 

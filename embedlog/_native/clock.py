@@ -1,17 +1,18 @@
-"""The clock of timestamps, retention and expiry in this process, and the moves that tests make with
-it.
+"""Moves the clock of timestamps, retention and expiry in this process, for tests of applications.
+`system.wall_ms` reads it.
 
 - Waits, deadlines, locks and heartbeats use the clocks of the kernel, which nothing moves.
 - Both extensions stamp records: a move sets the wall clock of both.
 - The elapsed time of open transactions and idle producers is counted on a monotonic clock plus
-  `advanced_ns`.
+  `advanced_ns`. The wall clock does not move with it.
+- Threads: one at a time moves the clock; all threads of the process see it.
 """
 
 from __future__ import annotations
 
 from embedlog._native import _core, _rows
 
-__all__ = ["advance", "advanced_ns", "freeze_wall", "shift_wall"]
+__all__ = ["advance_elapsed", "advanced_ns", "freeze_wall", "shift_wall"]
 
 _shift_ms = 0
 _frozen_ms = -1
@@ -41,7 +42,7 @@ def _set_clocks() -> None:
     _rows.set_wall_clock(_shift_ms, _frozen_ms)
 
 
-def advance(ns: int) -> None:
+def advance_elapsed(ns: int) -> None:
     """Count `ns` more as elapsed, for timeouts that are no waits."""
     global _advanced_ns
     _advanced_ns += ns

@@ -1,8 +1,22 @@
 """Python calls of the codec in `_core`: take numpy arrays, return numbers and filled arrays.
 
 - These functions only convert arguments and results: sizes, columns and errors are chosen by the
-  callers.
+  callers. C checks every length that it gets; where an array is given without one, the docstring
+  says how long it is.
 - Every array stays referenced during the call of C that uses it.
+- An object (`Encoder`, `Decoder`, `OffsetTable`, `Cleaner`, `Digests`) belongs to one operation.
+  Threads: one at a time.
+
+A result below 0 is a code. Where a function differs, as with -1 for "none", its docstring says it:
+
+| code | meaning |
+| --- | --- |
+| `ECORRUPT` | the bytes break the format: `problem` has the place |
+| `EMORE` | the input ends too early |
+| `ESPACE` | the output is too small |
+| `EINVALID` | an argument breaks the contract |
+| `ECHANGED` | the input changed while it was read |
+| -1000 - errno | an error of the system, only of functions that take a descriptor |
 """
 
 from __future__ import annotations
@@ -18,7 +32,7 @@ ECORRUPT: int = lib.EL_ECORRUPT
 EINVALID: int = lib.EL_EINVALID
 ECHANGED: int = lib.EL_ECHANGED
 
-# Texts of the errors in `el_problem`.
+# Texts of the errors in `el_problem`, except EL_BAD_DIGEST: `Digests.compare` returns that one.
 PROBLEM_TEXTS: dict[int, str] = {
     lib.EL_BAD_SIZE: "size of a batch",
     lib.EL_BAD_MAGIC: "magic of a batch",
@@ -75,6 +89,7 @@ def crc32c_select(name: str) -> bool:
 
 
 def murmur2(key: bytes) -> int:
+    """Kafka's murmur2, as an unsigned number."""
     return int(lib.el_murmur2(key, len(key)))
 
 
@@ -99,7 +114,9 @@ def set_bytes(to: Any, data: Any, offsets: Any, validity: Any, validity_offset: 
 
 
 def assign_partitions(keys: tuple[Any, Any, Any, int], count: int, out: Any) -> int:
-    """Write the partition of each key into `out`; a negative code for offsets that are not valid."""
+    """Write the partition of each key into `out`, one number for each key; -1: the key is null.
+    EINVALID for offsets that are not valid; `count` is that of the partitions.
+    """
     column = ffi.new("el_bytes *")
     pins = set_bytes(column, *keys)
     result = int(lib.el_partitions(column, count, ffi.from_buffer("int32_t[]", out)))
@@ -108,6 +125,12 @@ def assign_partitions(keys: tuple[Any, Any, Any, int], count: int, out: Any) -> 
 
 
 def group_rows(numbers: Any, partition_count: int, rows: Any, starts: Any) -> int:
+    """Group rows by the partition in `numbers` (-1: left out); the count of grouped rows, or a
+    code.
+
+    The rows of p become rows[starts[p] : starts[p + 1]]. `rows` is as long as `numbers`, `starts`
+    has `partition_count` + 1 elements.
+    """
     return int(
         lib.el_group_rows(
             ffi.from_buffer("int32_t[]", numbers),
@@ -139,11 +162,13 @@ class Encoder:
     def set_column(
         self, name: str, data: Any, offsets: Any, validity: Any, validity_offset: int
     ) -> None:
+        """Set a column of bytes, by its name in el_encoder."""
         self._pins += set_bytes(
             getattr(self._state, name), data, offsets, validity, validity_offset
         )
 
     def set_array(self, name: str, kind: str, array: Any) -> None:
+        """Set a column of numbers, by its name in el_encoder; it has a number for each row."""
         self._pins.append(pointer(kind, array))
         setattr(self._state, name, self._pins[-1])
 
@@ -152,10 +177,12 @@ class Encoder:
 
     @property
     def next(self) -> int:
+        """The next row; after an error the row that caused it."""
         return int(self._state.next)
 
     @property
     def need(self) -> int:
+        """After ESPACE: the bytes that the batch of the next row needs."""
         return int(self._state.need)
 
     def run(self, out: Any, batches: Any) -> tuple[int, int]:
@@ -167,6 +194,9 @@ class Encoder:
 
 
 def reseal(batch: Any, body_size: int, codec: int) -> int:
+    """Set size, codec and CRC after the records section was replaced. `batch` has 61 + `body_size`
+    bytes or more.
+    """
     return int(lib.el_reseal(ffi.from_buffer("uint8_t[]", batch), body_size, codec))
 
 
@@ -238,7 +268,7 @@ DIGEST_RECORD_SIZE: int = lib.EL_DIGEST_RECORD_SIZE
 
 
 class Digests:
-    """The first `count` records of a segment's digest file. A negative result is a system error."""
+    """The first `count` records of a segment's digest file."""
 
     __slots__ = ("_file",)
 
@@ -246,11 +276,16 @@ class Digests:
         self._file = ffi.new("el_digests *", {"base": base, "count": count, "fd": fd})
 
     def at(self, number: int, position: int) -> tuple[int, int]:
-        """(1, digest), or (0, 0) if the record is missing or damaged."""
+        """(1, digest), or (0, 0) if the record is missing or damaged; or a code and 0."""
         digest = ffi.new("uint64_t *")
         return int(lib.el_digest_at(self._file, number, position, digest)), int(digest[0])
 
     def reach(self, number: int, position: int, limit: int, end: int) -> int:
+        """The best end of a read from `position`, so that all of it can be compared: the last record
+        up to `limit`, else the next record, or `end` if that is nearer; 0 if no record helps.
+
+        `number`: a record at or before the next one.
+        """
         return int(lib.el_digests_reach(self._file, number, position, limit, end))
 
     def compare(
@@ -280,7 +315,9 @@ class Digests:
 
 
 def digests_before(data: Any, batches: Any, digest: int, out: Any) -> int:
-    """Write the chain digest before each batch of `data` into an array of u64."""
+    """Write the chain digest before each batch of `data` into `out`, an array of u64 as long as
+    `batches`; `digest` is that before the first one.
+    """
     view = ffi.from_buffer("uint8_t[]", data)
     rows = ffi.from_buffer("el_batch[]", batches)
     return int(
@@ -291,6 +328,9 @@ def digests_before(data: Any, batches: Any, digest: int, out: Any) -> int:
 
 
 def digest_record(base: int, number: int, position: int, digest: int) -> bytes:
+    """The record of a digest file for the batch at `position`; `digest` is that of all earlier
+    batches.
+    """
     record = ffi.new("uint8_t[]", DIGEST_RECORD_SIZE)
     lib.el_digest_record(record, base, number, position, digest)
     return bytes(ffi.buffer(record))
@@ -341,19 +381,20 @@ class Decoder:
         self.columns = ffi.new("el_columns *")
         self.problem = ffi.new("el_problem *")
         self.bad = ffi.new("int64_t *")
-        self.starts = ffi.new("int64_t[11]")
+        self.starts = ffi.new("int64_t[11]")  # the position of each array that el_lay_out names
         self.wanted = wanted
         self._memory: Any = None
         self.size = int(
             lib.el_lay_out(self.columns, wanted, records, body_size, ffi.NULL, self.starts)
         )
 
-    def use(self, memory: Any, values: Any) -> None:
+    def set_memory(self, memory: Any, values: Any) -> None:
         """Set the memory of the columns, `size` bytes; `values`: other memory for the values'
         bytes, or None.
         """
         self._memory = (ffi.from_buffer("uint8_t[]", memory), pointer("uint8_t[]", values))
         columns = self.columns
+        # as in the constructor: the first layout has stored its sizes as these two capacities
         lib.el_lay_out(
             columns,
             self.wanted,
@@ -423,11 +464,13 @@ def decode_headers(
 
 
 def index_floor(entries: Any, target: int) -> int:
+    """Number of the last entry with a relative offset <= target; -1: all are greater."""
     view = ffi.from_buffer("uint8_t[]", entries)
     return int(lib.el_index_floor(view, len(view) // lib.EL_INDEX_ENTRY_SIZE, target))
 
 
 def time_floor(entries: Any, timestamp_ms: int) -> int:
+    """Number of the last time entry with a timestamp <= `timestamp_ms`; -1: all are greater."""
     view = ffi.from_buffer("uint8_t[]", entries)
     return int(lib.el_time_floor(view, len(view) // lib.EL_TIME_ENTRY_SIZE, timestamp_ms))
 
@@ -440,6 +483,7 @@ def index_floor_file(fd: int, count: int, target: int) -> tuple[int, bytes] | No
 
 
 def time_floor_file(fd: int, count: int, timestamp_ms: int) -> tuple[int, bytes] | None:
+    """As `index_floor_file`, of a time index."""
     return _find_floor(lib.el_time_floor_file, fd, count, timestamp_ms, lib.EL_TIME_ENTRY_SIZE)
 
 
@@ -450,7 +494,7 @@ def _find_floor(
     number = int(search(fd, count, target, entry))
     if number >= 0:
         return number, bytes(ffi.buffer(entry))
-    if number == -1:
+    if number == -1:  # all are greater
         return None
     if number == EMORE:
         raise CorruptRecordError(
@@ -509,6 +553,7 @@ class OffsetTable:
         return int(lib.el_map_add(self.raw, rows, view, len(view), start_offset, self.problem))
 
     def find(self, key: bytes) -> int:
+        """The latest offset of a key, or -1."""
         return int(lib.el_map_find(self.raw, ffi.from_buffer("uint8_t[]", key), len(key)))
 
 
@@ -526,7 +571,9 @@ class Cleaner:
     def run(
         self, data: Any, base: int, batches: Any, orders: Any, out: Any, cleaned: Any
     ) -> tuple[int, int]:
-        """(bytes written or a code, count of processed batches)."""
+        """(bytes written or a code, count of processed batches). `orders` and `cleaned` are as long
+        as `batches`.
+        """
         view = ffi.from_buffer("uint8_t[]", data)
         target = ffi.from_buffer("uint8_t[]", out)
         rows = ffi.from_buffer("el_batch[]", batches)

@@ -2,10 +2,11 @@
 
 - A module of the package writes `from embedlog._native.lazy_numpy import np`, and uses numpy inside
   functions only.
-- An import that fails, such as one without a free descriptor, is a StorageError: it can happen in the
-  middle of a read.
-- A numpy that is half imported stays so. A fork waits for an import. The main thread, where signals
-  are handled, leaves it to another thread: an interrupt ends the wait, not the import.
+- An import that fails with an error of the system, such as one without a free descriptor, is a
+  StorageError: it can happen in the middle of a read.
+- An import of numpy that is interrupted half way cannot be repeated, so no interrupt reaches it: the
+  main thread, where signals are handled, leaves it to another thread. An interrupt ends the wait,
+  not the import. A fork waits for an import, too.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 else:
 
     class _Late:
-        """The module numpy; a name that was used once is an attribute, so later uses cost what they
+        """Stands for numpy. A name that was used once is an attribute, so later uses cost what they
         cost in a module.
         """
 
@@ -65,8 +66,8 @@ else:
 
 
 def load() -> None:
-    """Import numpy now, in a pause, before a use that should not wait for it. An error is left to
-    that use. Cheap after the first call.
+    """Import numpy now, in a pause, before a use that should not wait for it. A StorageError is left
+    to that use. Cheap after the first call.
     """
     with contextlib.suppress(StorageError):
         _ = np.ndarray

@@ -78,7 +78,7 @@ class GroupAdmin:
         modern = None if view is None else view.modern(group_id)
         committed = self.offsets(group_id)
         if modern is not None:
-            description = _describe_modern(group_id, modern, self._topic_ids(modern.topics))
+            description = _describe_modern(group_id, modern, self._topic_names(modern.topics))
         elif group is not None or committed:
             description = _describe_classic(group_id, group)
         else:
@@ -143,7 +143,7 @@ class GroupAdmin:
         except (CorruptRecordError, LeaderNotAvailableError, UnknownTopicOrPartitionError):
             return None
 
-    def _topic_ids(self, named: Mapping[UUID, str]) -> dict[UUID, str]:
+    def _topic_names(self, named: Mapping[UUID, str]) -> dict[UUID, str]:
         """Names of topics by their ids: those of this directory, and those in a group's own
         records.
         """

@@ -51,19 +51,27 @@ _OF_TOPICS: Final = {
 
 
 class _Traffic:
-    """The source of the totals of topics. Threads: REQUIRES the lock of the metrics."""
+    """The totals of topics, as a `Source` of the metrics. Threads: REQUIRES the lock of the metrics.
+
+    A writer counts what its partition appends. When it is dropped, its counts are added to
+    `engine.traffic`, and its partition has no writer until the next append. A report that reads the
+    first before this and the partition after it misses them: so a total stays at least as high as
+    it was reported before.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._totals: dict[str, float] = {}
 
     def counters(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
-        """Totals by kind and topic, and the longest wait for an append lock."""
+        """Totals by kind and topic, and the longest wait for an append lock since the last call,
+        which is forgotten in the writers.
+        """
         totals: dict[str, float] = {}
         waits = 0
         waited_ns = 0
         longest_ns = 0
-        # before the writers: one that is dropped now is not added twice
+        # before the writers: one that is dropped in between must not be added twice
         for topic, traffic in list(self._engine.traffic.items()):
             totals[f"records_in {topic}"] = traffic.records_in
             totals[f"bytes_in {topic}"] = traffic.bytes_in
@@ -88,7 +96,7 @@ class _Traffic:
         totals["lock_waits"] = waits
         totals["lock_waits_s"] = waited_ns / 1e9
         for name, value in totals.items():
-            # a writer that is dropped now is not in its topic yet
+            # a writer that was dropped in between is in neither of the two
             self._totals[name] = max(value, self._totals.get(name, 0))
         for kind in _OF_TOPICS.values():
             self._totals[kind] = sum(
@@ -97,7 +105,7 @@ class _Traffic:
         return self._totals, {"lock_waits_s": longest_ns / 1e9} if longest_ns else {}
 
     def rotate_window(self) -> None:
-        """The writers keep their maximum until it is reported."""
+        """Nothing: the writers keep their maximum until `counters` takes it, whatever the window."""
 
 
 def report(engine: Engine, description: ReplicasDescription) -> dict[str, Any]:
@@ -121,7 +129,7 @@ def report(engine: Engine, description: ReplicasDescription) -> dict[str, Any]:
 
 def _disk_metrics(metrics: Metrics, description: ReplicasDescription) -> dict[str, Any]:
     """Syncs, loads and compactions of this process, and directories that failed."""
-    read = metrics.total("clean_read")
+    bytes_read = metrics.total("clean_read")
     return {
         "LogFlushRateAndTimeMs": _timer(metrics, "flushes"),
         "AppendLockWaitRateAndTimeMs": _timer(metrics, "lock_waits"),
@@ -132,7 +140,9 @@ def _disk_metrics(metrics: Metrics, description: ReplicasDescription) -> dict[st
         ),
         "LogCleanRateAndTimeMs": _timer(metrics, "cleans"),
         "max-clean-time-secs": metrics.peak("cleans_s", 0.0),
-        "cleaner-recopy-percent": 100 * metrics.total("clean_written") / read if read else 0.0,
+        "cleaner-recopy-percent": 100 * metrics.total("clean_written") / bytes_read
+        if bytes_read
+        else 0.0,
     }
 
 
@@ -155,7 +165,7 @@ def partition_gauges(
     """The gauges of the log of a partition: those of its leader. None: its files do not show it, or
     no leader answers.
     """
-    leader = ReplicaDescription(partition.leader, "")
+    leader = ReplicaDescription(partition.leader, "")  # of which nothing is known
     for copy in partition.copies:
         if copy.node == partition.leader:
             leader = copy
@@ -207,11 +217,11 @@ def _read_sizes(path: Path) -> list[int] | None:
 # ---- internal topics -----------------------------------------------------------------------------
 
 
-def add_internal_sums(
+def split_internal(
     report: dict[str, Any], description: ReplicasDescription, *, include_internal: bool
 ) -> dict[str, Any]:
-    """The report with the sums over internal topics as `internal`; their own values only with
-    `include_internal`.
+    """The report with the sums over internal topics as `internal`; their own values stay in it only
+    with `include_internal`. REQUIRES: the caller has added the `partitions` to the report.
     """
     internal_partitions = [partition for partition in description.partitions if partition.internal]
     names = {partition.topic for partition in internal_partitions}
@@ -259,7 +269,7 @@ def _sum_of_meters(meters: Iterable[Meter]) -> Meter:
 # ---- groups --------------------------------------------------------------------------------------
 
 
-def _is_undecided(partition: ReplicatedPartitionDescription) -> bool:
+def _would_wait(partition: ReplicatedPartitionDescription) -> bool:
     """Whether a reader of the partition would wait: for a leader, or for more replicas in sync that
     commit its last records.
     """
@@ -275,7 +285,7 @@ def _group_metrics(engine: Engine, description: ReplicasDescription) -> dict[str
     not known. No group is there while `__consumer_offsets` has no leader.
     """
     if not description.can_decide or any(
-        _is_undecided(partition)
+        _would_wait(partition)
         for partition in description.partitions
         if partition.topic == OFFSETS_TOPIC
     ):
@@ -294,6 +304,7 @@ def _group_metrics(engine: Engine, description: ReplicasDescription) -> dict[str
         lags = [lag for lag in partitions.values() if lag is not None]
         groups[name] = {
             "records-lag": group.lag,
+            # a group without partitions has no lag
             "records-lag-max": None if group.lag is None else max(lags),
             "members": len(group.members),
             "partitions": {tp: {"records-lag": lag} for tp, lag in partitions.items()},

@@ -89,7 +89,7 @@ class ReplicaAdministration:
                 log_metrics.partition_gauges(engine, description, partition)
             )
         report |= log_metrics.report(engine, description)
-        return log_metrics.add_internal_sums(report, description, include_internal=include_internal)
+        return log_metrics.split_internal(report, description, include_internal=include_internal)
 
     def add_directory(
         self,

@@ -350,7 +350,7 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         producer = await self._open()
         await self._executor.run(lambda: producer._flush(self._await_unfinished(timeout)))
         # here: after a cancellation the next call reports the failures
-        producer._failures.raise_unreported()
+        producer._failures.raise_or_log_unreceived()
 
     async def close(self, timeout: float | None = None) -> None:
         """As `Producer.close`: send buffered records and end. After a cancellation it continues and

@@ -62,7 +62,7 @@ class SetOptions(Options):
     )
     leader_imbalance_per_broker_percentage: int = option(
         10,
-        "The share of partitions assigned first to a directory that others may lead; above it "
+        "How many of the partitions that a directory should lead may be led by others; above it "
         "their leaders return.",
         unit="percent",
         low=0,
@@ -71,7 +71,7 @@ class SetOptions(Options):
     )
     leader_replication_throttled_rate: int | None = option(
         None,
-        "Copies of throttled replicas out of each directory, of all processes together"
+        "Limit for copies of throttled replicas out of each directory, of all processes together"
         " (`leader.replication.throttled.replicas`).",
         "int",
         unit="bytes per second",
@@ -81,7 +81,7 @@ class SetOptions(Options):
     )
     follower_replication_throttled_rate: int | None = option(
         None,
-        "Copies of throttled replicas into each directory, of all processes together"
+        "Limit for copies of throttled replicas into each directory, of all processes together"
         " (`follower.replication.throttled.replicas`).",
         "int",
         unit="bytes per second",

@@ -1,7 +1,7 @@
 """Changes of topics: the directory lock, and completion of changes whose process has ended.
 
-- A change of topics holds the directory lock, reads the file of topics again, and first finishes
-  interrupted changes.
+- A change of topics holds the directory lock, reads the file of topics again if it has changed, and
+  first finishes interrupted changes.
 - A partition is retired under its append lock: a process with open descriptors finds DELETED before
   it can append.
 - A partition that another directory of a set took over is retired in the order DELETED, file of

@@ -13,14 +13,15 @@ need the open log.
 | – | every step was done, or one has raised an error | CLOSED |
 
 - A call of the log is refused from STOPPING on. Only the thread that does the steps may use
-  partitions from `finish` to `release`, in which it is the `closer`.
+  partitions in `finish` and `leave`: in these it is the `closer`.
 - Each step may be repeated. An error or an interrupt in one of them does not prevent the later
   ones.
 - An interrupt leaves the stage as it is, so the next close does the steps again: all from STOPPING,
   and all but `finish` from LEAVING, where the directories may not be written any more.
 - An error is raised once: the stage is CLOSED, and the next close does nothing.
 - A second close waits for the one of another thread, at most for the lock timeout, and does nothing
-  after it. One inside of a step, by a callback or a signal handler, returns at once.
+  after it. One inside of a step, by a callback or a signal handler in the thread of the close,
+  returns at once.
 - A forked child does none of this. A close there returns at once, and `Engine.abandon` has given
   back what the child inherited.
 """
@@ -53,7 +54,7 @@ class Closing:
     """The stage of one log. Threads: any reads; the holder of the lock changes it."""
 
     def __init__(self, path: Path, mutex: threading.RLock) -> None:
-        """`mutex`: of the log, which is held when it stops to be open."""
+        """`mutex`: of the log. No close begins while another thread holds it."""
         self._path = path
         self._mutex = mutex
         self._lock = threading.RLock()  # held during the steps

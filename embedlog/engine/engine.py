@@ -2,12 +2,23 @@
 in it.
 
 - An engine has at least one directory. With one, its topics and partitions are those of that
-  directory; only `topic`, `_open_partition` and `all_partitions` decide which directory serves a
-  topic or a partition.
+  directory, `home`. The engine of a set (`replica`) overrides what depends on that: how directories
+  are entered and left, what serves a partition, and who changes and watches the topics.
 - An engine belongs to the process that opened it: in a forked child it refuses.
 - The order of a close, and what an interrupt, a second close and a fork do, are in `closing`. An
   error in one directory does not keep the others open.
 - An exception at any step of an opening, also an interrupt, releases everything that was acquired.
+
+A topics word is a number in the control page of a directory, odd during a change of topics:
+
+| call | result | for |
+| --- | --- | --- |
+| `topics_version` | the topics word; 1, which is odd, without a page | waits for a change |
+| `mapped_topics_version` | the same, but 1 also where it is not read from memory | looks before each call |
+| `topic_pages` | the pages of which that reads the words | looks from C |
+
+The page is `home.directory.page`; `home.context.directory_page` is the same one, as the partitions
+have it.
 """
 
 from __future__ import annotations
@@ -96,7 +107,7 @@ class Engine:
         # what this process does with the log
         self.metrics = Metrics()
         self.traffic = dict[str, Traffic]()
-        self.loads = Work(progress)
+        self.loads = Work(progress)  # the loads of partitions, as `progress` shows them
         self._pid = os.getpid()
         self._mutex = threading.RLock()
         self._closing = Closing(self.path, self._mutex)
@@ -264,9 +275,11 @@ class Engine:
         self.groups.forget_topics((topic,), deadline_ns)
 
     def topic_config(self, name: str) -> TopicConfig:
+        """The settings of a topic. Raises UnknownTopicOrPartitionError."""
         return self.config.topic_config(self.topic(name).config)
 
     def partition_count(self, name: str) -> int:
+        """The number of partitions of a topic. Raises UnknownTopicOrPartitionError."""
         return self.topic(name).partitions
 
     def partition(self, name: str, number: int) -> LogPartition:
@@ -334,6 +347,7 @@ class Engine:
     # ---- waits -----------------------------------------------------------------------------------
 
     def waiter(self, owner: object) -> waits.Waiter:
+        """What `wake(owner)` wakes: one for each owner, as long as that exists."""
         waiter = self._waiters.get(owner)  # without the mutex if it exists: a wake-up must not wait
         if waiter is None:
             with self._mutex:
@@ -380,6 +394,7 @@ class Engine:
         return False
 
     def wake(self, owner: object) -> None:
+        """End the current wait of this owner, or the next one. For any thread."""
         self.waiter(owner).wake()
 
     # ---- durability and close --------------------------------------------------------------------
@@ -392,8 +407,8 @@ class Engine:
             directory.flush(names)
 
     def close(self) -> None:
-        """Close the directory; the last process shuts it down cleanly. Idempotent: after an
-        interrupt the next call goes on.
+        """Close the directories; the last process of each shuts it down cleanly, with a sync.
+        Idempotent: after an interrupt the next call goes on.
 
         Threads: each call returns after the log is closed, also by another thread. Only a callback
         or a signal handler inside of a close returns at once. Raises DurabilityError if that sync
@@ -435,8 +450,7 @@ class Engine:
             if self._transactions is not None:
                 leaving.callback(self._transactions.close)
             for directory in reversed(self.directories):
-                # otherwise the next close, after an interrupt, needs its partitions to leave it in
-                # order
+                # one that was not left, after an interrupt, stays open for the next close
                 if directory.is_left:
                     leaving.callback(directory.close)
 

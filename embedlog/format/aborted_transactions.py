@@ -118,7 +118,8 @@ def overlapping(entries: Entries, start: int, end: int) -> tuple[list[AbortedTra
     """The transactions that touch offsets [start, end), and whether the list is complete.
 
     If not, the index of the next segment must be read too: the marker of a transaction may be far
-    after its records.
+    after its records. The list is complete once an entry has a last stable offset at or above the
+    end: a transaction that ends after that marker began at or above that offset (Kafka's rule).
     """
     final = np.flatnonzero(entries["last_stable_offset"] >= end)
     is_complete = len(final) > 0
@@ -129,8 +130,8 @@ def overlapping(entries: Entries, start: int, end: int) -> tuple[list[AbortedTra
 
 
 def digest(data: bytes, chained: int = 0) -> int:
-    """The digest of whole entries, continued from `chained`; control page and manifest contain it
-    beside the length.
+    """The digest of the entries in `data`, without a part of one at the end, continued from
+    `chained`; control page and manifest contain it beside the length.
     """
     for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE):
         chained = codec.xxh3_64(data[at : at + ENTRY_SIZE], chained)

@@ -380,7 +380,7 @@ class _Decoding:
     ) -> NDArray[np.uint8]:
         """The lease for all columns; `values`: another place for the bytes of the values."""
         memory = self.pool.lease(max(decoder.size, 1)).array
-        decoder.use(memory, values)
+        decoder.set_memory(memory, values)
         return memory
 
     # ---- results ----

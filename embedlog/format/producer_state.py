@@ -5,7 +5,7 @@ Kafka's snapshots of it.
   authoritative.
 - Functions of bytes and batch headers: the module uses no file, no clock and no lock.
 - The last stable offset never passes the first record of a transaction that is undecided, or
-  decided above the high watermark.
+  decided above the high watermark by a marker that this object applied: snapshots do not have those.
 - A snapshot contains one batch of each producer, memory the last five: after a restart only a
   repeat of the last one is detected.
 """
@@ -82,7 +82,8 @@ class Producer:
     timestamp: int = -1
     coordinator_epoch: int = -1
     transaction_start: int = -1  # first offset of the open transaction
-    noted_ms: int = -1  # time of its last batch by the caller's clock; not in snapshots
+    # time of its last batch by the caller's clock; -1: it was not applied since the snapshot
+    noted_ms: int = -1
     batches: tuple[Sequences, ...] = ()  # the last ones, the newest last
 
     def __eq__(self, other: object) -> bool:
@@ -141,9 +142,11 @@ class ProducerState:
 
     def __init__(self, offset: int = 0, producers: Iterable[Producer] = ()) -> None:
         self.offset = offset
-        self.noted_ms = -1  # the time that replayed batches get as `noted_ms`
+        # the time that applied batches give their producers as `noted_ms`; the caller sets it
+        self.noted_ms = -1
         self.producers = {producer.producer_id: producer for producer in producers}
-        # (first offset, marker's offset) of ended transactions, by marker
+        # (first offset, marker's offset) of ended transactions, by marker; not in snapshots, as in
+        # Kafka: it is empty after `decode`
         self._decided: list[tuple[int, int]] = []
 
     # ---- replay ----------------------------------------------------------------------------------
@@ -155,7 +158,8 @@ class ProducerState:
         their markers.
 
         `batches` are batch rows; those below `offset` are skipped. `marker_of(row)` reads the
-        marker in a control batch, and returns None if the batch is empty or of another kind.
+        marker in a control batch, and returns None if the batch is empty or of another kind. After
+        an error of `marker_of` this object must be dropped: some of the batches are applied.
         """
         aborted = list[AbortedTransaction]()
         relevant = batches
@@ -189,8 +193,8 @@ class ProducerState:
         return aborted
 
     def follow(self, batches: Batches, base_offset: int, append_time_ms: int = -1) -> None:
-        """Apply data batches of a producer directly after their append: their rows do not contain
-        their offsets.
+        """Apply data batches of a producer directly after their append, unlike `replay`, which reads
+        them from the log: their rows do not contain their offsets.
         """
         rows = batches[_OF_DATA].tolist()
         for producer_id, epoch, attributes, sequence, delta, timestamp in rows:
@@ -286,7 +290,8 @@ class ProducerState:
         transaction; returns their ids.
 
         The time is that of their records, as in Kafka, or the time at which they were `noted`. A
-        producer that writes old records is not idle.
+        producer that writes old records is not idle. With `noted`, one that comes from a snapshot
+        counts as idle, unless the caller has set its `noted_ms`.
         """
         idle_ids = []
         for producer in self.producers.values():
@@ -378,10 +383,11 @@ def _is_relevant(batches: Batches) -> NDArray[np.bool_]:
     starts = np.concatenate(([0], np.flatnonzero(change) + 1, [len(ids)]))
     control = (bits & CONTROL) != 0
     data = np.cumsum(~control)
-    # later data batches of the same producer and epoch
+    # how many later data batches the same producer and epoch has
     later = np.repeat(data[starts[1:] - 1], np.diff(starts)) - data
     opens = ((bits & TRANSACTIONAL) != 0) & ~control
-    opens[1:] &= ~(opens[:-1] & ~control[:-1] & ~change)  # a batch after another one opens nothing
+    # one directly after another one of the same producer and epoch opens nothing
+    opens[1:] &= ~(opens[:-1] & ~change)
     is_relevant = np.empty(len(ids), np.bool_)
     is_relevant[order] = control | opens | (later < REMEMBERED_BATCHES)
     return is_relevant

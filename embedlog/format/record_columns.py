@@ -68,8 +68,9 @@ def batch_dtype() -> np.dtype[np.void]:
 
 
 ROW_BYTES = 80  # of a row of `batch_dtype`
-_SEQUENCED = struct.Struct("<48xq4xi4xhh")  # some fields of `batch_dtype`
-_HEAD = struct.Struct("<12xiq8xq8xqi4xi12x")  # others
+# parts of a row of `batch_dtype`: the fields of `Sequenced`, and those of `Head`
+_SEQUENCED = struct.Struct("<48xq4xi4xhh")
+_HEAD = struct.Struct("<12xiq8xq8xqi4xi12x")
 
 
 class Sequenced(NamedTuple):
@@ -131,8 +132,8 @@ EPOCH_MAX: Final = 2**15 - 1  # of a producer
 
 
 class Stamp(NamedTuple):
-    """The producer of a run. `opens`: the first batch may open a transaction in its partition,
-    which the caller has checked.
+    """The producer of a run. `opens`: the first batch may open a transaction in its partition; the
+    caller has checked that the producer may.
 
     The id, the epoch and the transactional bit are covered by the CRC, so they are stamped before
     the append.
@@ -151,7 +152,8 @@ NO_STAMP: Final = Stamp(-1, -1)  # of batches without a producer
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BytesColumn:
-    """`len(offsets) - 1` byte strings, as in Arrow: row r is `data[offsets[r]:offsets[r + 1]]`.
+    """`len(offsets) - 1` byte strings, as in Arrow: row r is `data[offsets[r]:offsets[r + 1]]`. The
+    offsets here are Arrow's, bytes of `data`, and none of a log.
 
     `validity` is a bitmap, least significant bit first, in which row r is the bit
     `r + validity_offset`: 1 a string, 0 None; no bitmap: no row is None. `validity_offset` is above
@@ -225,10 +227,13 @@ class Decoded:
 
 
 class Window(NamedTuple):
-    """Limits of the selected records: starts inclusive, ends exclusive."""
+    """Limits of the selected records: starts inclusive, ends exclusive. An end of OFFSET_MAX is no
+    limit, for times as for offsets: no offset is that high.
+    """
 
     start_offset: int = OFFSET_MIN
     end_offset: int = OFFSET_MAX
+    # the extremes of i64, for times as well
     start_ms: int = OFFSET_MIN
     end_ms: int = OFFSET_MAX
 

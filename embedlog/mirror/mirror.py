@@ -46,7 +46,7 @@ class MirroredOffset(NamedTuple):
 
 @dataclass(frozen=True)
 class MirrorReport:
-    """What a run of a mirror did."""
+    """What a run of a mirror did. `size_bytes` is the size of keys and values."""
 
     topics: tuple[MirroredTopic, ...]
     offsets: tuple[MirroredOffset, ...]
@@ -60,8 +60,9 @@ class MirrorReport:
 class Mirror:
     """Copies topics from one log to another; used in `with`, or closed by `close`.
 
-    `topics` are names, `pattern` is a regular expression for whole names; without both, all topics
-    are copied. `groups` are ids, or None for all. A topic keeps its name, after `prefix`. `name`
+    `topics` are names, `pattern` is a regular expression for whole names: a topic is copied if one
+    of the two selects it. Without both, all topics are copied. `groups` are ids, or None for all;
+    without it, no group is copied. A topic keeps its name, after `prefix`. `name`
     distinguishes mirrors that run at the same time. `append` permits targets that have other
     records, `skip_deleted` the loss of records that were deleted before their copy. `source_config`
     and `target_config` are settings of the clients of a side.

@@ -76,18 +76,19 @@ class Selection:
 
     def select(self, source: MirrorSource) -> list[str]:
         """The selected topics that are present."""
-        pattern = self.pattern if self.pattern is not None or self.names else ".*"
-        matches = re.compile(pattern or "").fullmatch
         source_names = [name for name in source.topic_names() if not name.startswith(INTERNAL)]
+        if self.pattern is None and not self.names:
+            return source_names
+        matches = re.compile(self.pattern or "").fullmatch  # without a pattern: no name
         return [name for name in source_names if name in self.names or matches(name)]
 
 
-def find_copies(source: MirrorSource, identity: str) -> set[str]:
-    """The topics of a source that mirrors from a log have written."""
+def find_copies(source: MirrorSource, target_identity: str) -> set[str]:
+    """The topics of a source that mirrors from the target have written."""
     return {
         name
         for topic in source.topic_names()
-        if is_about(topic, identity)
+        if is_about(topic, target_identity)
         for name in read_copies(source.lines(topic))
     }
 
@@ -142,7 +143,7 @@ class Preparation:
             lines = self.state.lines_of_registration(
                 topic.name, TopicPair(topic.topic_id, name, target_topic.topic_id)
             )
-            self.target.write([], lambda _: lines)
+            self.target.write([], lambda _: lines)  # no records, only these lines of the state
             self.state.apply(lines)
         elif target_topic.partition_count < topic.partition_count:
             self.target.grow(name, topic.partition_count)

@@ -399,7 +399,7 @@ class Reader:
             following = self._search_index(
                 info,
                 file_names.INDEX,
-                lambda fd: index.adjacent(fd, log_fd, info.base, entry),
+                lambda fd: index.find_adjacent(fd, log_fd, info.base, entry),
                 None,
             )
         if following is None or following.position >= info.size:
@@ -520,7 +520,7 @@ class Reader:
         return self._search_index(
             info,
             file_names.INDEX,
-            lambda fd: index.cut(fd, info.index_entries, info.base, position, after),
+            lambda fd: index.find_cut(fd, info.index_entries, info.base, position, after),
             None,
         )
 

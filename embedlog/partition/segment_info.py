@@ -129,8 +129,8 @@ def info_from_files(directory: Path, base: int, size: int, next_offset: int) -> 
     """
     time_index = file_names.segment_path(directory, base, file_names.TIME_INDEX)
     offset_index = file_names.segment_path(directory, base, file_names.INDEX)
-    times = index.last(time_index, index.TIME_ENTRY)
-    offsets = index.last(offset_index, index.OFFSET_ENTRY)
+    times = index.read_end(time_index, index.TIME_ENTRY)
+    offsets = index.read_end(offset_index, index.OFFSET_ENTRY)
     timestamp = -1
     relative = 0
     if times.entry is not None:
@@ -150,8 +150,8 @@ def info_from_files(directory: Path, base: int, size: int, next_offset: int) -> 
         next_offset,
         timestamp,
         base + relative,
-        index_entries=offsets.entries,
-        time_entries=times.entries,
+        index_entries=offsets.entry_count,
+        time_entries=times.entry_count,
         transaction_entries=transactions_in(directory, base),
     )
     path = file_names.segment_path(directory, base)
@@ -162,7 +162,7 @@ def info_from_files(directory: Path, base: int, size: int, next_offset: int) -> 
                 max_timestamp=-1, max_timestamp_offset=base, time_entries=0
             )
             return FromFiles(without_times, None)
-        if times.entries and not _is_newest(info, last_heads, fd, path):
+        if times.entry_count and not _is_newest(info, last_heads, fd, path):
             return None
     end = base
     if last_heads:
@@ -237,7 +237,7 @@ def _read_heads(
 
 def transactions_in(directory: Path, base: int) -> int:
     """Entries of a transaction index, by the size of the file."""
-    return index.count(
+    return index.count_entries(
         file_names.segment_path(directory, base, file_names.TRANSACTION_INDEX), ENTRY_SIZE
     )
 

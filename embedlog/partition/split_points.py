@@ -70,10 +70,10 @@ def _find_points(
             cut = reader.find_cut(info, position + max_bytes - pieces.size, position)
             if (
                 cut is not None
-                and cut.position < last
-                and pieces.cut(cut.offset, cut.position - position)
+                and cut.position_bound < last
+                and pieces.cut(cut.offset, cut.position_bound - position)
             ):
-                position = cut.position
+                position = cut.position_bound
             elif pieces.size == 0 or not pieces.cut(info.base, 0):
                 break  # no entry in it: the rest of this segment stays together
         pieces.size += last - position

@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple, Protocol
 OBSERVATIONS_MAX: Final = 10_000
 
 
-class Measured(Protocol):
-    """A log."""
+class HasMetrics(Protocol):
+    """What is needed of a log."""
 
     def metrics(self, *, include_internal: bool = False) -> dict[str, Any]: ...
     def topics(self, include_internal: bool = False) -> list[str]: ...
@@ -50,7 +50,7 @@ class History:
 
     def __init__(
         self,
-        log: Measured,
+        log: HasMetrics,
         *,
         count_max: int = OBSERVATIONS_MAX,
         clock_s: Callable[[], float] = time.time,
@@ -73,6 +73,7 @@ class History:
         for (topic, _), gauges in metrics["partitions"].items():
             before = ends.get(topic, 0)
             end = gauges["LogEndOffset"]
+            # None as soon as the end of one partition is not known
             ends[topic] = None if before is None or end is None else before + end
         all_topics = frozenset(self._log.topics(include_internal=True))
         observation = Observation(

@@ -311,7 +311,7 @@ class Accumulator:
         self.leave_alone()
         if self._thread is None:
             _live.discard(self)
-            self._delivery.failures.log_unreported()
+            self._delivery.failures.log_unreceived()
 
     def leave_alone(self) -> None:
         """No caller can receive failures any more: the thread logs them, or it has ended, and this
@@ -319,7 +319,7 @@ class Accumulator:
         """
         self._left_alone = True
         if not self.on_thread() and self._finished.wait(0):
-            self._delivery.failures.log_unreported()
+            self._delivery.failures.log_unreceived()
 
     def call_afterwards(self, call: Callable[[], object]) -> None:
         """Call after the callbacks of all settled batches: now, if the thread has ended."""
@@ -382,7 +382,7 @@ class Accumulator:
 
     def _log_if_left_alone(self) -> None:
         if self._left_alone:
-            self._delivery.failures.log_unreported()
+            self._delivery.failures.log_unreceived()
 
     def _run_once(self) -> bool:
         """Deliver due batches, run callbacks, sleep; returns whether the thread must end."""
@@ -470,7 +470,7 @@ def _close_all() -> None:
                 timeout_s = INTERRUPTED_TIMEOUT_S
             if not closed:
                 accumulator.abandon_at_exit()
-            accumulator._delivery.failures.log_unreported()
+            accumulator._delivery.failures.log_unreceived()
         except Exception:  # noqa: BLE001  (the others must still be closed)
             callbacks.log_exception(logger, "a producer could not be closed")
 

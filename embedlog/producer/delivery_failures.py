@@ -76,14 +76,14 @@ class DeliveryFailures:
         count: int,
     ) -> None:
         """Settle a producer batch or a promise with an error: `count` of its records were not
-        written.
+        written. The caller counts them in the metrics.
         """
         with self._lock:
             batch.fail(error, self._tally_locked(topic, partition, error), count)
 
     def abandon(self, batch: ProducerBatch, error: BaseException) -> bool:
-        """As `fail`, for a batch whose write has not begun; False, with no effect, if it has
-        begun.
+        """As `fail`, for a batch whose write has not begun, and count its records in the metrics;
+        False, with no effect, if it has begun.
         """
         with self._lock:
             tally = None
@@ -148,7 +148,7 @@ class DeliveryFailures:
             self._entries = {}
         return [failure for failure in entries.values() if self._is_unreceived(failure)]
 
-    def raise_unreported(self) -> None:
+    def raise_or_log_unreceived(self) -> None:
         """Raise DeliveryError for unreceived failures, or log them, depending on the option."""
         unobserved = self.take()
         if not self._raises:
@@ -158,7 +158,7 @@ class DeliveryFailures:
         if error is not None:
             raise error
 
-    def log_unreported(self) -> None:
+    def log_unreceived(self) -> None:
         """Log unreceived failures where no call can raise them."""
         self._log(self.take())
 

@@ -182,7 +182,7 @@ class Producer(Generic[K, V], metaclass=other_clients.Hinting):
         DeadlineError after `timeout` seconds, and StateError inside a callback.
         """
         self._flush(seconds(timeout, "flush()"))
-        self._failures.raise_unreported()
+        self._failures.raise_or_log_unreceived()
 
     def _flush(self, timeout: float | None) -> None:
         self._pipeline.check_open()
@@ -209,13 +209,13 @@ class Producer(Generic[K, V], metaclass=other_clients.Hinting):
         logged.
         """
         try:
-            self._failures.raise_unreported()
+            self._failures.raise_or_log_unreceived()
         finally:
             self._accumulator.leave_alone()
 
     def _log_last(self) -> None:
         """As `_raise_last`, where no call can raise them."""
-        self._failures.log_unreported()
+        self._failures.log_unreceived()
         self._accumulator.leave_alone()
 
     def _end(self, timeout: float | None) -> None:

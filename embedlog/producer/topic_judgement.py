@@ -1,10 +1,10 @@
-"""Judges records by the settings of their topic.
+"""Judges keys and times of records by the settings of their topic.
 
 A record is judged twice. The call that sends it judges it by the settings that the producer knows,
 so that most mistakes are reported at once. The append judges it by the topic's settings of that
 moment: they may have changed since the call, by this process or by another one, and the topic may
 have been deleted and created anew. The partition knows under its append lock whether the settings
-by which a run was judged are the current ones; if not, it reads them and asks again (APPEND-8). The
+by which a batch was judged are the current ones; if not, it reads them and asks again (APPEND-8). The
 direct append in C judges batches of single records by the same facts: their keys and their times.
 """
 
@@ -47,23 +47,25 @@ def check_batches(config: TopicConfig, topic: str, batches: list[ProducerBatch])
     """Judge the batches of an append by the current settings of the topic.
 
     A batch of single records knows whether one of them has no key, and their times. The rows of a
-    `send_batch` were judged by the settings that their run names: they are decoded and judged again
+    `send_batch` were judged by the settings that they name: they are decoded and judged again
     only if the settings are others now.
 
     Raises InvalidRecordError, InvalidTimestampError.
     """
     for batch in batches:
-        run = batch.run
-        if run is None:
+        sent_rows = batch.run  # of a `send_batch`; None: single records
+        if sent_rows is None:
             if batch.keyless and config.compacted:
                 raise missing_key_error(topic)
             check_times(config, topic, batch.min_timestamp, batch.max_timestamp)
-        elif run.settings is not config and run.settings != config:
-            _check_run(config, topic, run.encoded)
+        elif sent_rows.settings is not config and sent_rows.settings != config:
+            _check_rows(config, topic, sent_rows.encoded)
 
 
-def _check_run(config: TopicConfig, topic: str, run: EncodedRun) -> None:
-    for rows in record_batch.decode_parts(run.buffer, run.batches, columns=("key", "timestamp")):
+def _check_rows(config: TopicConfig, topic: str, encoded: EncodedRun) -> None:
+    for rows in record_batch.decode_parts(
+        encoded.buffer, encoded.batches, columns=("key", "timestamp")
+    ):
         if config.compacted and rows.keys is not None and any(key is None for key in rows.keys):
             raise missing_key_error(topic)
         if rows.count and rows.timestamps is not None:

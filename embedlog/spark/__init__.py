@@ -59,24 +59,26 @@ def scan(
     """A DataFrame of the current records of `topic` between bounds, as in `log.scan`: times filter
     record by record.
 
-    `directory`: the log directory, or all directories of a set.
+    `directory`: the log directory, or all directories of a set. `partitions` are those of the topic;
+    `max_bytes_per_partition` and `min_partitions` are about Spark's partitions, the reading tasks.
 
     Columns have the names and types of Spark's Kafka source; the default is all except `headers`.
     The DataFrame has one additional method: `.map_arrow(fn, schema)` is `.mapInArrow(fn, schema)`
     inside the reading tasks, so that rows reach the function without passing through the JVM.
+    Frames that are derived from it, as by `select`, have it not.
 
     Raises MissingExtraError, UnknownTopicOrPartitionError, ConfigError, StorageError.
     """
     require_pyspark("the Spark source needs")
     names = DEFAULT_COLUMNS if columns is None else read_options.checked_columns(tuple(columns))
-    asked = read_options.ReadSettings(
+    settings = read_options.ReadSettings(
         directory=read_options.directory_of(directory),
         max_bytes=max_bytes_per_partition,
         min_partitions=min_partitions,
         fail_on_data_loss=fail_on_data_loss,
         isolation=isolation_level,
     )
-    with embedlog.open(asked.directory, read_only=True) as log:
+    with embedlog.open(settings.directory, read_only=True) as log:
         pinned = log.scan(
             topic,
             partitions=partitions,
@@ -90,7 +92,7 @@ def scan(
             read_plan.PlannedPiece(topic, pinned.topic_id, number, *bounds)
             for number, bounds in pinned.bounds.items()
         ]
-        tasks = read_plan.tasks_of(log, asked, pieces, _parallel(spark))
+        tasks = read_plan.tasks_of(log, settings, pieces, _parallelism_of(spark))
     start_ms, end_ms = pinned.times
     tasks = [replace(task, start_ms=start_ms, end_ms=end_ms) for task in tasks]
     return _frame(spark, tasks, names)
@@ -103,25 +105,25 @@ def _frame(spark: Any, tasks: list[read_plan.ReadTask], names: tuple[str, ...]) 
     from embedlog.spark.columns import arrow_schema, struct_of
 
     struct = struct_of(names)
-    schema = arrow_schema(struct)
+    schema_of_rows = arrow_schema(struct)
 
     def read(numbers: Iterator[Any]) -> Iterator[Any]:
         from embedlog.spark.read_task import read_all
 
-        return read_all(tasks, numbers, schema)
+        return read_all(tasks, numbers, schema_of_rows)
 
-    def map_arrow(function: ArrowFunction, result: Any) -> Any:
-        return of().mapInArrow(lambda numbers: function(read(numbers)), result)
+    def map_arrow(function: ArrowFunction, result_schema: Any) -> Any:
+        return task_numbers().mapInArrow(lambda numbers: function(read(numbers)), result_schema)
 
-    def of() -> Any:
+    def task_numbers() -> Any:
         return spark.range(0, len(tasks), 1, max(1, len(tasks)))
 
-    frame = of().mapInArrow(read, struct)
+    frame = task_numbers().mapInArrow(read, struct)
     frame.map_arrow = map_arrow
     return frame
 
 
-def _parallel(spark: Any) -> int:
+def _parallelism_of(spark: Any) -> int:
     """How many tasks run at the same time; 0 if the session cannot report it (Spark Connect)."""
     try:
         return int(spark.sparkContext.defaultParallelism)

@@ -102,9 +102,12 @@ def open_lock(path: str | os.PathLike[str], mode: int = 0o666) -> int:
     older version.
     """
     parent = files.lstat(f"{os.path.dirname(path) or os.curdir}/.")
-    for users in (0o060, 0o006):
-        if parent is not None and not parent.mode & mode & users & 0o222:
-            mode &= ~users
+    if parent is not None:
+        for users in (0o060, 0o006):
+            # of the directory, and of the files in it, which have `mode`
+            may_write = parent.mode & mode & users & 0o222
+            if not may_write:
+                mode &= ~users
     fd = files.open_file(path, files.CREATE, mode)
     try:
         facts = files.facts(fd, path)
@@ -121,6 +124,7 @@ class LockFile:
     locks).
 
     Threads: a mutex protects the descriptor; `hold` may be called from any thread, never nested.
+    `try_lock`, `lock` and `unlock` REQUIRE the mutex, or an object that only one thread uses.
     """
 
     def __init__(self, path: str | os.PathLike[str], mode: int = 0o666) -> None:
@@ -140,7 +144,7 @@ class LockFile:
 
     def lock(self, deadline_ns: int, exclusive: bool = True) -> None:
         """Wait for the lock. Raises LockTimeoutError, which names the holder as far as it is
-        known.
+        known. After an error, too, the caller calls `unlock`, or closes the file.
         """
         record_lock(self.path)
         code = system.lock_until(self.fd, exclusive, deadline_ns)

@@ -5,7 +5,7 @@ limits are for all tasks that are retried automatically: the housekeeper, backgr
 automatic commits.
 
 - A key identifies the failing task and its place (the directory, the partition); another exception
-  type with the same key is logged at once.
+  type with the same key is logged at once, and begins a new series, without the number of the old one.
 - A failure after ten minutes without one counts as a first one.
 - Memory is bounded: the key with the oldest failure is dropped first.
 - Frequent changes, such as rolls, are one INFO line of a key in ten seconds, with the number of
@@ -60,15 +60,17 @@ class Recurring:
         """Log the subject and the problem, with its traceback if `trace`; at level DEBUG if it is
         omitted from a series.
         """
-        left_out = self._left_out(key, type(problem))
+        left_out = self._note_failure(key, type(problem))
         if left_out is None:
             logger.debug("%s: %s", subject, problem)
             return
         hint = f" ({left_out} more since the last such message)" if left_out else ""
         logger.log(level, "%s: %s%s", subject, problem, hint, exc_info=problem if trace else None)
 
-    def _left_out(self, key: Hashable, kind: type[BaseException]) -> int | None:
-        """The number of messages omitted since the last one; None if this one is omitted, too."""
+    def _note_failure(self, key: Hashable, kind: type[BaseException]) -> int | None:
+        """Count a failure: the number of messages omitted since the last one; None if this one is
+        omitted, too.
+        """
         now_s = self._clock_s()
         with self._mutex:
             series = self._series.pop(key, None)

@@ -20,7 +20,7 @@ from typing import Final
 
 from embedlog import StateError
 from embedlog._native import system
-from embedlog._native.clock import advance
+from embedlog._native.clock import advance_elapsed
 from embedlog.config import keywords
 from embedlog.engine.engine import open_engines
 from embedlog.storage.liveness import age_leases
@@ -82,7 +82,7 @@ class Clock:
             )
         self._now_ms += passed_ms
         system.freeze_wall(self._now_ms)
-        advance(passed_ms * 1_000_000)
+        advance_elapsed(passed_ms * 1_000_000)
         if age_leases(passed_ms * 1_000_000):
             for engine in open_engines():
                 engine.groups.evict_ended()

@@ -9,7 +9,7 @@ from pathlib import Path
 import embedlog
 from embedlog import TopicPartition
 from embedlog._native import system
-from embedlog.admin.log_metrics import _is_undecided, report
+from embedlog.admin.log_metrics import _would_wait, report
 from embedlog.descriptions.directories import ReplicaDescription, ReplicatedPartitionDescription
 from embedlog.storage import file_names
 from tests.support.producer_helpers import wait_until
@@ -194,8 +194,8 @@ def test_groups_are_left_out_while_their_last_decisions_wait_for_more_replicas()
         high_watermark=6,
         copies=copies,
     )
-    assert _is_undecided(each)
-    assert not _is_undecided(replace(each, high_watermark=7))
-    assert not _is_undecided(replace(each, isr=(1, 2)))
-    assert _is_undecided(replace(each, high_watermark=None))
-    assert _is_undecided(replace(each, state="OfflinePartition", leader=-1))
+    assert _would_wait(each)
+    assert not _would_wait(replace(each, high_watermark=7))
+    assert not _would_wait(replace(each, isr=(1, 2)))
+    assert _would_wait(replace(each, high_watermark=None))
+    assert _would_wait(replace(each, state="OfflinePartition", leader=-1))

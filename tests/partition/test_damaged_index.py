@@ -303,6 +303,6 @@ def test_an_index_has_at_most_as_many_bytes_as_its_setting_allows(tmp_path: Path
             else nullcontext()
         )
         with problem:
-            assert index.count(path, 34) == size // 34
+            assert index.count_entries(path, 34) == size // 34
     with pytest.raises(CorruptRecordError, match="too large"):
-        index.last(path, index.OFFSET_ENTRY)
+        index.read_end(path, index.OFFSET_ENTRY)

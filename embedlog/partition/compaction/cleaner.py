@@ -296,7 +296,7 @@ class _Pass:
         self, group: list[SegmentInfo], new_segment: SegmentInfo, records: bytes, end: int
     ) -> bool:
         """Put the segment that was made in the place of its group; False if the pass must be
-        repeated, as `swap.replace`.
+        repeated.
         """
         with self._cleaner.lock.exclusive() as locked:
             return swap.replace(

@@ -237,7 +237,7 @@ class _Loader:
 
     def _last_position(self, base: int) -> int:
         path = file_names.segment_path(self.directory, base, file_names.INDEX)
-        entry = index.last(path, index.OFFSET_ENTRY).entry
+        entry = index.read_end(path, index.OFFSET_ENTRY).entry
         if entry is None:
             return 0
         return entry[1]
@@ -249,7 +249,7 @@ class _Loader:
         paths = segment.paths(self.directory, base)
         if paths.offset_index.name not in self.names or paths.time_index.name not in self.names:
             return None
-        entries, last, _ = index.last(paths.offset_index, index.OFFSET_ENTRY)
+        entries, last, _ = index.read_end(paths.offset_index, index.OFFSET_ENTRY)
         start = 0
         last_offset = None
         if last is not None:

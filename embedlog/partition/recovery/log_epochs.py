@@ -242,7 +242,7 @@ def _find_position(
     """A position at or before the batch of an offset, by the index of the segment."""
     path = file_names.segment_path(directory, base, file_names.INDEX)
     if entries is None:
-        entries = index.count(path, index.OFFSET_ENTRY.size)
+        entries = index.count_entries(path, index.OFFSET_ENTRY.size)
     if not entries or not files.exists(path):
         return 0
     with files.opened(path) as index_fd:

@@ -50,12 +50,14 @@ NOT_COMPLETE: Final = frozenset({Condition.CRASHED, Condition.STRANGER})
 # ---- the new record of a partition ---------------------------------------------------------------
 
 
-def at_change(state: State, partition_id: PartitionId, change: int) -> DecidedPartition | Refusal:
-    """The partition, if no decision about it was made since `change`."""
+def at_partition_epoch(
+    state: State, partition_id: PartitionId, partition_epoch: int
+) -> DecidedPartition | Refusal:
+    """The partition, if no decision about it was made since it had this partition epoch."""
     partition = state.partitions.get(partition_id)
     if partition is None:
         return Refusal.UNKNOWN_TOPIC_OR_PARTITION
-    if partition.partition_epoch != change:
+    if partition.partition_epoch != partition_epoch:
         return Refusal.INVALID_UPDATE_VERSION
     return partition
 
@@ -160,7 +162,7 @@ def alter_isr(state: State, event: AlterIsr) -> Ruling:
     current = state.partitions.get(event.partition_id)
     if current is not None and event.leader_epoch != current.leader_epoch:
         return Refusal.FENCED_LEADER_EPOCH
-    old = at_change(state, event.partition_id, event.change)
+    old = at_partition_epoch(state, event.partition_id, event.partition_epoch)
     if isinstance(old, Refusal):
         return old
     isr = set(event.isr)
@@ -191,7 +193,7 @@ def _is_eligible(state: State, node: int, registration_id: UUID | None) -> bool:
 
 def elect(state: State, event: Elect) -> Ruling:
     """A leader for a partition, by the kind of the election."""
-    old = at_change(state, event.partition_id, event.change)
+    old = at_partition_epoch(state, event.partition_id, event.partition_epoch)
     if isinstance(old, Refusal):
         return old
     match event.kind:

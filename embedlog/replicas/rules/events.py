@@ -4,7 +4,7 @@
   offsets.
 - A node that is absent from the observations is away. So is one that was observed with another
   registration id than the registered one: it crashed since then, or has not yet registered.
-- `change` is the partition epoch from which the event was derived.
+- `partition_epoch` is that of the state from which the event was derived.
 """
 
 from __future__ import annotations
@@ -75,19 +75,17 @@ class Refusal(Enum):
 
 
 class Condition(Enum):
-    """The condition in which a replica was found. Complete: its directory has its registered
-    id, its page was not lost.
-    """
+    """The condition in which a replica was found, or all replicas of a directory."""
 
-    AWAY = "away"
-    COMPLETE = "complete"
-    CRASHED = "crashed"
-    STRANGER = "stranger"
+    AWAY = "away"  # not observed, or observed with another registration id
+    COMPLETE = "complete"  # its directory has its registered id, and its page was not lost
+    CRASHED = "crashed"  # the id is another one, or the page was lost: records may be missing
+    STRANGER = "stranger"  # another directory, or an earlier copy of it, is in its place
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Observation of a replica: its state, the registration id of its directory, and the end of its
+    """Observation of a replica: its condition, the registration id of its directory, and the end of its
     log.
     """
 
@@ -122,7 +120,7 @@ class AlterIsr:
 
     partition_id: PartitionId
     leader_epoch: int
-    change: int
+    partition_epoch: int
     isr: tuple[int, ...]
     registration_ids: Mapping[int, UUID] = field(default_factory=dict)
     lost: frozenset[int] = frozenset()
@@ -139,7 +137,7 @@ class Elect:
 
     partition_id: PartitionId
     kind: Election
-    change: int
+    partition_epoch: int
     seen: Observed
     node: int | None = None
     allowed: bool = False
@@ -162,7 +160,7 @@ class Reassign:
     """
 
     partition_id: PartitionId
-    change: int
+    partition_epoch: int
     target: tuple[int, ...]
     throttle: int | None = None
 
@@ -172,7 +170,7 @@ class CancelReassignment:
     """The partition shall keep its original replicas."""
 
     partition_id: PartitionId
-    change: int
+    partition_epoch: int
     seen: Observed
 
 
@@ -181,7 +179,7 @@ class FinishReassignment:
     """All replicas of the target are in the ISR."""
 
     partition_id: PartitionId
-    change: int
+    partition_epoch: int
     seen: Observed
 
 
@@ -193,8 +191,11 @@ class CreateTopic:
     """A new topic. Without an assignment its partitions are placed on `live`, the nodes that
     answer.
 
-    If these are too few for the replication factor, others take replicas too. `removed`: the topic
-    of the last deletion before the offsets of the name were deleted.
+    If these are too few for the replication factor, others take replicas too. `start` and `shift`:
+    the random numbers of the placement (`placement`).
+
+    `removed`: the topic of the last deletion in the state that was read before the caller deleted
+    the committed offsets of the name. A deletion after that refuses the event (TOPIC_DELETED).
     """
 
     name: str
@@ -269,12 +270,13 @@ class Identity:
 class Register:
     """A registered directory was opened. `condition`: complete after an orderly close.
 
-    `alive`: it answers with its registered id, too. `fresh`: no process had it open, so it gets a
-    new broker epoch. So does one whose present opening is not registered.
+    `alive`: another process answers for this node with the registered id, so an identity with
+    another id is refused. `fresh`: no process had the directory open, so it gets a new broker
+    epoch. So does one whose current opening is not registered.
 
     `offset` is that of the first record of this decision. `seen` has all replicas of each partition
-    with this node. If it has a complete one of this node, the partition is not changed: the replica
-    joined after an earlier registration of it.
+    with this node. With a complete one of this node the partition is not changed: an earlier
+    registration of this opening has removed the node, and it has joined again since then.
     """
 
     identity: Identity

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from embedlog.replicas.rules.elections import (
     Ruling,
-    at_change,
+    at_partition_epoch,
     best_candidate,
     change_partition,
     complete_nodes,
@@ -37,7 +37,7 @@ from embedlog.replicas.rules.state import State, throttle_of, with_throttle
 
 def reassign(state: State, event: Reassign) -> Ruling:
     """The first step to other replicas. Nothing if the target is the current assignment."""
-    old = at_change(state, event.partition_id, event.change)
+    old = at_partition_epoch(state, event.partition_id, event.partition_epoch)
     if isinstance(old, Refusal):
         return old
     target = event.target
@@ -69,7 +69,7 @@ def reassign(state: State, event: Reassign) -> Ruling:
 
 def cancel(state: State, event: CancelReassignment) -> Ruling:
     """The assignment without the added replicas."""
-    old = at_change(state, event.partition_id, event.change)
+    old = at_partition_epoch(state, event.partition_id, event.partition_epoch)
     if isinstance(old, Refusal):
         return old
     if not old.adding and not old.removing:
@@ -82,7 +82,7 @@ def cancel(state: State, event: CancelReassignment) -> Ruling:
 
 def finish(state: State, event: FinishReassignment) -> Ruling:
     """The target as the assignment."""
-    old = at_change(state, event.partition_id, event.change)
+    old = at_partition_epoch(state, event.partition_id, event.partition_epoch)
     if isinstance(old, Refusal):
         return old
     if not old.adding and not old.removing:

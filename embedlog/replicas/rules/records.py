@@ -25,7 +25,8 @@ from embedlog.format.wire import LONG, NUMBER, Flexible, uvarint
 
 LOG: Final = "__replica_state"
 NO_LEADER: Final = -1
-TOPIC: Final = 2  # kinds of a DecidedConfig
+# kinds of resources that a DecidedConfig is about, with Kafka's numbers
+TOPIC: Final = 2
 NODE: Final = 4
 FRAME_VERSION: Final = 1
 SLOTS: Final = 64  # bits of the ISR in a control page
@@ -45,7 +46,7 @@ _OPENING = 10004
 # tags of DecidedPartition
 _RECOVERING = 0
 _ELR = 1
-_LAST_KNOWN = 2
+_LAST_KNOWN = 2  # has the strangers here
 _LEADER_REGISTRATION_ID = 10000
 # tagged field of a DecidedConfig: its topic was created with this value
 ORIGINAL: Final = (10000, b"")
@@ -229,12 +230,14 @@ Encoded: TypeAlias = tuple[int, bytes, list[tuple[int, bytes]]]  # version, body
 def _encode_register(record: RegisterBroker) -> Encoded:
     body = (
         NUMBER.pack(record.node)
-        + b"\0"
+        + b"\0"  # it migrates from no ZooKeeper
         + record.registration_id.bytes
         + LONG.pack(record.broker_epoch)
+        + b"\1\1"  # no endpoints, no features
+        + _encode_nullable(record.rack)
+        + b"\0"  # not fenced
+        + bytes((record.leaving,))
     )
-    # no endpoints, no features, not fenced
-    body += b"\1\1" + _encode_nullable(record.rack) + b"\0" + bytes((record.leaving,))
     tags = [(_DIRECTORIES, _encode_uuids([record.directory]))]
     if not record.replicas:
         tags.append((_CORDONED, _encode_uuids([record.directory])))
@@ -271,13 +274,13 @@ def _encode_partition(record: DecidedPartition) -> Encoded:
 
 
 def _encode_config(record: DecidedConfig) -> Encoded:
-    text = (
+    body = (
         _BYTE.pack(record.kind)
         + _encode_string(record.resource)
         + _encode_string(record.name)
         + _encode_nullable(record.value)
     )
-    return 0, text, []
+    return 0, body, []
 
 
 _ENCODERS: Final[dict[int, Callable[..., Encoded]]] = {
@@ -313,8 +316,8 @@ def _encode_numbers(numbers: tuple[int, ...]) -> bytes:
 
 
 def _encode_uuids(ids: Iterable[UUID]) -> bytes:
-    texts = [uuid.bytes for uuid in ids]
-    return uvarint(len(texts) + 1) + b"".join(texts)
+    raw_ids = [uuid.bytes for uuid in ids]
+    return uvarint(len(raw_ids) + 1) + b"".join(raw_ids)
 
 
 def _encode_tags(fields: Iterable[tuple[int, bytes]]) -> bytes:

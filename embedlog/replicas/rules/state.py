@@ -3,7 +3,8 @@ replicas.
 
 - A state is immutable; `apply` returns another one and leaves the old one unchanged.
 - A state depends only on the newest record of every key in the order of the log, so compaction does
-  not change it.
+  not change it. A tombstone changes nothing itself: the decision that appended it also has the
+  record that removes the key, such as `RemoveTopic`.
 - The states of partitions and replicas are views with the names of Kafka's controller: computed,
   not stored.
 - A setting of a topic is its own, else the one of the resource "" of kind NODE, else the default of

@@ -1,7 +1,8 @@
 """Contains the table of verbs and the group that imports the module of a verb when it is called.
 
 `--help` of the program imports no verb. A script of Kafka that is not needed here has its reason in
-the help, and as an error.
+the help, and as an error. One that has a verb here is named by the help of that verb, and by an
+error.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import click
 
 from embedlog.tools.cli.invocation import check_is_verb, shared_options
 
+# the module below `verbs`, and the sentence of the help
 VERBS = {
     "backup": ("directory.backup", "Copy a log that other processes may be writing."),
     "cat": ("consume", "Print the present records of a topic, and end."),
@@ -107,8 +109,10 @@ class Program(click.Group):
         return sorted(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a verb. Raises UsageError for a script of Kafka."""
         if cmd_name in VERBS:
-            module = import_module(f"embedlog.tools.cli.verbs.{VERBS[cmd_name][0]}")
+            module_name, _ = VERBS[cmd_name]
+            module = import_module(f"embedlog.tools.cli.verbs.{module_name}")
             return next(
                 member
                 for member in vars(module).values()
@@ -125,12 +129,13 @@ class Program(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None:
-            check_is_verb(args[0], self.list_commands(ctx), ctx, SCRIPTS)
+            check_is_verb(args[0], self.list_commands(ctx), ctx, SCRIPTS)  # raises
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
-            formatter.write_dl([(name, VERBS[name][1]) for name in self.list_commands(ctx)])
+            sentences = {name: sentence for name, (_, sentence) in VERBS.items()}
+            formatter.write_dl([(name, sentences[name]) for name in self.list_commands(ctx)])
         with formatter.section("Not needed"):
             formatter.write_dl(list(NOT_NEEDED.items()))
 

@@ -1,5 +1,5 @@
-"""Contains `Pace`, a limit of calls per second, and the handling of signals that end a program in
-order.
+"""Contains what verbs that run for long need: `Pace`, a limit of calls per second, and an end in
+order by signals.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ class Pace:
             raise click.UsageError(
                 f"{option}: expected a number above 0, or -1 for no limit, found 0"
             )
-        self._interval = 1 / per_second if per_second > 0 else 0.0
-        self._began: float | None = None
+        self._interval_s = 1 / per_second if per_second > 0 else 0.0
+        self._began_s: float | None = None
 
     def wait_s(self, number: int) -> float:
         """Seconds until call `number` is due, 0 if that is soon or was before; the first call is
         number 0.
         """
-        if not self._interval:
+        if not self._interval_s:
             return 0.0
-        if self._began is None:
-            self._began = time.monotonic()
-        wait = self._began + number * self._interval - time.monotonic()
-        return wait if wait >= WAIT_MIN_S else 0.0
+        if self._began_s is None:
+            self._began_s = time.monotonic()
+        remaining_s = self._began_s + number * self._interval_s - time.monotonic()
+        return remaining_s if remaining_s >= WAIT_MIN_S else 0.0
 
 
 @contextmanager
 def end_by_signals(end: Callable[[], object]) -> Iterator[None]:
     """Call `end` for SIGINT and SIGTERM inside this block: what was sent is acknowledged, and the
-    last lines are printed.
+    last lines are printed. A second signal calls it again: an end in order is never cut short.
     """
     earlier_handlers = {
         number: signal.signal(number, lambda *_: end())

@@ -22,8 +22,8 @@ LAYOUT = "\n\t"  # control characters that only move on
 
 
 class VisibleOutput(io.BufferedIOBase):
-    """A binary output that shows control characters. Each call of `write` has whole characters.
-    Threads: one at a time.
+    """A binary output that shows control characters. A character that is divided between two calls
+    of `write` is shown as its bytes. Threads: one at a time.
     """
 
     def __init__(self, file: BinaryIO, encoding: str) -> None:

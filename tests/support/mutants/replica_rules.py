@@ -68,7 +68,7 @@ def _has_everything(original: Any, self: Any, leader: Any, needed: int, *, durab
     return True
 
 
-@replaces("any_change_is_new", "embedlog.replicas.rules.elections:at_change")
+@replaces("any_change_is_new", "embedlog.replicas.rules.elections:at_partition_epoch")
 def _of_any_change(original: Any, state: Any, partition_id: Any, change: int) -> Any:
     return state.partitions.get(partition_id) or Refusal.UNKNOWN_TOPIC_OR_PARTITION
 

@@ -111,7 +111,7 @@ def _commit_of_any_generation(
 # ---- replicas ----------------------------------------------------------------------------------------
 
 
-@replaces("decide_after_another_decision", "embedlog.replicas.rules.elections:at_change")
+@replaces("decide_after_another_decision", "embedlog.replicas.rules.elections:at_partition_epoch")
 def _decided_from_the_past(original, state, partition_id, change):
     partition = state.partitions.get(partition_id)
     return original(state, partition_id, change) if partition is None else partition

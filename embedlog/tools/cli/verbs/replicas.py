@@ -1,7 +1,8 @@
 """Contains the verb `replicas`: directories, leaders and ISRs, and the comparison of
 kafka-replica-verification.
 
-- Differences and partitions without a full ISR are findings: the exit status is 1.
+- Differences and partitions without a full ISR are findings: the exit status is 1. With `--repair`
+  only what was not repaired is a finding.
 - A directory that cannot be read is a finding of a comparison, too.
 - Only `--repair` changes the directories.
 """
@@ -22,7 +23,7 @@ from embedlog.tools.cli.invocation import current, open_log, verb
 from embedlog.tools.cli.output import print_document, print_table
 from embedlog.tools.cli.terminal import tell
 
-ROUNDS = 10
+ROUNDS = 10  # of housekeeping after a repair, at most
 DECISIONS = 5  # the newest ones, which are printed
 
 
@@ -167,8 +168,8 @@ def _date_of(time_ms: int | None) -> str | None:
 
 
 def _complete_replicas(log: embedlog.Log, topic: str | None) -> None:
-    """Do rounds of housekeeping until every replica is in sync: one that cannot be loaded is copied
-    there.
+    """Do rounds of housekeeping until every replica is in sync, or for ROUNDS: one that cannot be
+    loaded is copied there.
     """
     for _ in range(ROUNDS):
         if not any(partition.under_replicated for partition in log.replicas(topic).partitions):

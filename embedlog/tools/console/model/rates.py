@@ -25,8 +25,8 @@ class Level(NamedTuple):
 class Rate:
     """Records and bytes per second; None if it is not known."""
 
-    records: float | None = None
-    size_bytes: float | None = None
+    records_per_s: float | None = None
+    bytes_per_s: float | None = None
 
 
 UNKNOWN = Rate()
@@ -56,8 +56,8 @@ class Rates:
         """The sum of partitions; a part that is not known does not count."""
         rates = [self._rates.get(partition, UNKNOWN) for partition in partitions]
         return Rate(
-            _sum_known(rate.records for rate in rates),
-            _sum_known(rate.size_bytes for rate in rates),
+            _sum_known(rate.records_per_s for rate in rates),
+            _sum_known(rate.bytes_per_s for rate in rates),
         )
 
 

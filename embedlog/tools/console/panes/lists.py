@@ -1,4 +1,8 @@
-"""Contains the tabs of transactions, replicas, settings and processes."""
+"""Contains the tabs of transactions, replicas, settings and processes.
+
+The thread of the screen calls `work`. What that returns runs in a reader's thread, so `work` first
+copies what it needs of the tab into local variables.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,8 @@ class TransactionsPane(GridsPane):
             return
         name = row.value
         question = f"Abort the transaction of {name}?\nIts producer is fenced: it cannot continue."
-        self.confirm(question, name, changes.abort_transaction(name))
+        abort = changes.abort_transaction(name)  # called after the confirmation
+        self.confirm(question, name, abort)
 
 
 class ReplicasPane(GridsPane):

@@ -49,14 +49,14 @@ def restore(source: str) -> int:
 
 
 def _copy(log: embedlog.Log, destination: str) -> int:
-    """Copy a log; the number of bytes."""
+    """Copy a log; the number of bytes: the last report of the progress has them all."""
     copied = 0
-    with progress() as advance:
+    with progress() as show:
 
         def draw(done: int, total: int) -> None:
             nonlocal copied
             copied = done
-            advance(done, total)
+            show(done, total)
 
         log.backup(destination, progress=draw)
     return copied
