@@ -163,12 +163,14 @@ def _check_name(name: str) -> str:
     is_plain = all(
         character.isascii() and (character.isalnum() or character in ".-") for character in name
     )
-    if not is_plain or len(name) > NAME_CHARACTERS:
+    if len(name) > NAME_CHARACTERS:
         raise ConfigError(
             "name of a mirror",
-            expected="letters, digits, . and -",
-            found=repr(name[:NAME_CHARACTERS]),
+            expected=f"at most {NAME_CHARACTERS} characters",
+            found=f"{len(name)} characters",
         )
+    if not is_plain:
+        raise ConfigError("name of a mirror", expected="letters, digits, . and -", found=repr(name))
     return name
 
 

@@ -3,7 +3,8 @@
 - A value is measured, never guessed: what a report does not know is a gap in its line.
 - Memory is bounded: the oldest observation is dropped first.
 - A rate comes from the difference of end offsets, so it counts the appends of all processes.
-  Deletion changes no end.
+  Deletion of records changes no end. An end that fell is that of a topic that was created again: the
+  rate is not known.
 """
 
 from __future__ import annotations
@@ -129,11 +130,14 @@ class History:
 
 
 def _rates_of(line: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The rise per second between two points of a line, at the time of the second one."""
+    """The rise per second between two points of a line, at the time of the second one; NaN if it
+    fell.
+    """
     rates = []
     for (before_s, start), (after_s, end) in pairwise(line):
         if after_s > before_s:
-            rates.append((after_s, (end - start) / (after_s - before_s)))
+            rise = _or_nan(None) if end < start else end - start
+            rates.append((after_s, rise / (after_s - before_s)))
     return rates
 
 

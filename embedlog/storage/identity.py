@@ -244,8 +244,16 @@ def _parse_properties(lines: list[str]) -> dict[str, str]:
     return properties
 
 
+_CONTROL_OF_LETTER = {"t": "\t", "n": "\n", "f": "\f", "r": "\r"}
+_LETTER_OF_CONTROL = {control: letter for letter, control in _CONTROL_OF_LETTER.items()}
+
+
 def _escape(text: str) -> str:
-    return re.sub(r"[\\=:#! ]", lambda match: "\\" + match[0], text)
+    return re.sub(
+        r"[\\=:#! \t\n\f\r]",
+        lambda match: "\\" + _LETTER_OF_CONTROL.get(match[0], match[0]),
+        text,
+    )
 
 
 def _unescape(text: str) -> str:
@@ -256,7 +264,7 @@ def _character_of(match: re.Match[str]) -> str:
     code = match[1]
     if len(code) == 5:  # u and four digits
         return chr(int(code[1:], 16))
-    return code
+    return _CONTROL_OF_LETTER.get(code, code)
 
 
 # ---- the clean mark ------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import pytest
 import embedlog
 from embedlog import Log, OffsetAndMetadata, TopicPartition
 from embedlog.mirror import Mirror, MirrorReport
+from embedlog.mirror import mirror as mirror_module
 from embedlog.mirror.directory_sides import DirectoryTarget
 from tests.support import mirrored_topics, random_log
 from tests.support.mirrored_topics import rows
@@ -494,3 +495,10 @@ def test_a_second_mirror_fences_the_first(
     assert "has taken over" in str(follower.error)
     assert run(here, there).records == 5
     assert rows(there, "events") == rows(here, "events")
+
+
+def test_a_name_that_is_too_long_is_refused_for_its_length() -> None:
+    with pytest.raises(embedlog.ConfigError, match=r"at most 100 characters.*101"):
+        mirror_module._check_name("a" * 101)
+    with pytest.raises(embedlog.ConfigError, match="letters, digits"):
+        mirror_module._check_name("a_b")

@@ -121,3 +121,8 @@ def test_a_plot_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "embedlog.plot.shown_figure", raising=False)
     with pytest.raises(embedlog.MissingExtraError, match=r"embedlog\[plot\]"):
         plot.lag(history_of())
+
+
+def test_a_topic_that_was_created_again_has_no_negative_rate() -> None:
+    found = history_of(({("t", 0): 1000}, {}), ({("t", 0): 0}, {}), ({("t", 0): 6}, {}))
+    assert text(found.rates()["t"]) == "[(2.0, nan), (4.0, 3.0)]"

@@ -143,3 +143,13 @@ def test_the_clean_mark_is_kafkas(golden: Path, tmp_path: Path) -> None:
 def test_a_clean_mark_counts_by_existing(tmp_path: Path, content: bytes) -> None:
     (tmp_path / ".kafka_cleanshutdown").write_bytes(content)
     assert identity.read_clean_mark(tmp_path) == -1
+
+
+def test_control_characters_of_strangers_values_stay(tmp_path: Path) -> None:
+    path = tmp_path / "meta.properties"
+    path.write_text("version=1\nnode.id=7\ncluster.id=c\nx=a\\tb\\u000ac\\f\\r\n")
+    others = {"x": "a\tb\nc\f\r"}
+    assert identity.ensure_meta(tmp_path).others == others  # which writes the file again
+    meta = identity.read_meta(tmp_path)
+    assert meta is not None
+    assert meta.others == others

@@ -57,10 +57,19 @@ def select_matching(
     return [name for name in names if expression.fullmatch(name)]
 
 
+# eight digits that are a date of ISO 8601 without signs
+_DATE_OR_MILLISECONDS = re.compile(r"(19|20)[0-9]{2}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])")
+
+
 def parse_time_ms(text: str, option: str) -> int:
     """A time: milliseconds since 1970, or an ISO 8601 date and time, in UTC without a zone, as in
     Kafka.
     """
+    if _DATE_OR_MILLISECONDS.fullmatch(text):
+        date = f"{text[:4]}-{text[4:6]}-{text[6:]}"
+        raise click.UsageError(
+            f"{option}: {text} is a date or milliseconds since 1970: write {date} or 0{text}"
+        )
     if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
     try:

@@ -44,10 +44,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def size_of(count: int) -> str:
-    """A number of bytes with three digits and a binary unit."""
+    """A number of bytes with three digits and a binary unit; below the next unit with four."""
     value = float(count)
     unit = 0
     while value >= 1024 and unit < 5:
         value = value / 1024
         unit = unit + 1
-    return f"{count} B" if unit == 0 else f"{value:.3g} {'KMGTP'[unit - 1]}iB"
+    if unit == 0:
+        return f"{count} B"
+    number = f"{value:.3g}" if value < 999.5 else f"{value:.0f}"  # else it has an exponent
+    return f"{number} {'KMGTP'[unit - 1]}iB"

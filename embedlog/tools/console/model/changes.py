@@ -2,7 +2,8 @@
 
 - A log is created nowhere: only one that exists is opened.
 - The console itself does no housekeeping; the open log of a change does none but its own.
-- Every wait of a change has a deadline of `DEADLINE_S`.
+- The wait for a record that is sent has a deadline of `DEADLINE_S`, all others have those of the
+  settings.
 """
 
 from __future__ import annotations
@@ -97,7 +98,11 @@ def abort_transaction(transactional_id: str) -> Change:
 
     def change(log: Log) -> str:
         with log.producer(transactional_id=transactional_id) as producer:
-            producer.init_transactions()
+            outcome = producer.init_transactions()
+        if outcome is None:
+            return f"{transactional_id} had no transaction"
+        if outcome.kind == "commit":  # its decision was there, and is completed
+            return f"the last transaction of {transactional_id} is committed"
         return f"aborted the transaction of {transactional_id}"
 
     return change
@@ -108,21 +113,27 @@ def abort_transaction(transactional_id: str) -> Change:
 
 def settings_of(text: str) -> dict[str, str]:
     """Settings as they are typed: name=value, separated by spaces. Raises FilterError."""
-    settings = {}
-    for part in text.split():
-        name, sign, value = part.partition("=")
-        if not sign or not name:
-            raise FilterError(f"settings: expected name=value, found {part!r:.60}")
-        settings[name] = value
-    return settings
+    return dict(_split_pairs("settings", text))
 
 
 def headers_of(text: str) -> list[tuple[str, bytes]]:
-    """Headers as they are typed: name=value, separated by spaces. Raises FilterError."""
+    """Headers as they are typed: name=value, separated by spaces; several may have one name. Raises
+    FilterError.
+    """
     return [
         (name, value.encode("utf-8", "surrogateescape"))
-        for name, value in settings_of(text).items()
+        for name, value in _split_pairs("headers", text)
     ]
+
+
+def _split_pairs(field: str, text: str) -> list[tuple[str, str]]:
+    pairs = []
+    for part in text.split():
+        name, sign, value = part.partition("=")
+        if not sign or not name:
+            raise FilterError(f"{field}: expected name=value, found {part!r:.60}")
+        pairs.append((name, value))
+    return pairs
 
 
 def number_of(name: str, text: str, least: int = 0) -> int:

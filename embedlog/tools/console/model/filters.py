@@ -123,6 +123,10 @@ def parse_pattern(name: str, text: str) -> Pattern | None:
         raise FilterError(f"{name}: not a regular expression: {problem}") from None
 
 
+# eight digits that are a date of ISO 8601 without signs
+_DATE_OR_MILLISECONDS = re.compile(r"(19|20)[0-9]{2}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])")
+
+
 def parse_moment(name: str, text: str, now_ms: int) -> int | None:
     """A time in ms; None for an empty text. Raises FilterError."""
     text = text.strip()
@@ -131,6 +135,9 @@ def parse_moment(name: str, text: str, now_ms: int) -> int | None:
     match = _BACK.fullmatch(text)
     if match is not None:
         return max(now_ms - int(match[1]) * _UNITS_MS[match[2]], 0)
+    if _DATE_OR_MILLISECONDS.fullmatch(text):
+        date_text = f"{text[:4]}-{text[4:6]}-{text[6:]}"
+        raise FilterError(f"{name}: {text} is a date or milliseconds: write {date_text} or 0{text}")
     if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
     try:

@@ -30,7 +30,7 @@ def abbreviate(data: bytes | None, characters: int = 200) -> str:
 
 
 def size(count: float | None) -> str:
-    """A number of bytes with three digits and a binary unit."""
+    """A number of bytes with three digits and a binary unit; below the next unit with four."""
     if count is None:
         return NONE
     value = float(count)
@@ -38,7 +38,10 @@ def size(count: float | None) -> str:
     while value >= 1024 and unit < 5:
         value = value / 1024
         unit = unit + 1
-    return f"{value:.0f} B" if unit == 0 else f"{value:.3g} {'KMGTP'[unit - 1]}iB"
+    if unit == 0:
+        return f"{value:.0f} B"
+    number = f"{value:.3g}" if value < 999.5 else f"{value:.0f}"  # else it has an exponent
+    return f"{number} {'KMGTP'[unit - 1]}iB"
 
 
 def count(number: int | None) -> str:
