@@ -188,7 +188,10 @@ class LockFile:
                     has_lock = True
                     break
                 if system.boot_ns() >= deadline_ns:
-                    self.lock(deadline_ns)  # fails, with the message of a timeout
+                    self.lock(deadline_ns)  # fails, unless the lock became free just now
+                    self.sign()
+                    has_lock = True
+                    break
                 sleep()
             yield has_lock
 

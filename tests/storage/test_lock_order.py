@@ -64,3 +64,30 @@ def test_a_lock_taken_too_late_is_refused(
         pass
     with other.hold(soon):
         pass
+
+
+def test_a_lock_that_becomes_free_at_the_deadline_is_held(
+    tmp_path: Path, until_end: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken, and then taken again, or reported as not held."""
+    monkeypatch.setattr(locks, "checks_order", True)
+    path = tmp_path / file_names.SYNC_LOCK
+    other = until_end.enter_context(closing(locks.LockFile(path)))
+    lock_file = until_end.enter_context(closing(locks.LockFile(path)))
+    assert system.lock_try(other.fd, True) == 0
+    take = lock_file.lock
+
+    def take_late(deadline_ns: int) -> None:
+        system.unlock(other.fd)
+        take(deadline_ns)
+
+    monkeypatch.setattr(lock_file, "lock", take_late)
+    answers = iter([True])
+
+    def is_needed() -> bool:
+        return next(answers, False)
+
+    with lock_file.hold_while(is_needed, lambda: None, system.boot_ns()) as is_held:
+        assert is_held
+        assert system.lock_try(other.fd, True) == system.EAGAIN
+    assert system.lock_try(other.fd, True) == 0
