@@ -21,8 +21,8 @@ need the open log.
 - An error is raised once: the stage is CLOSED, and the next close does nothing.
 - A second close waits for the one of another thread, at most for the lock timeout, and does nothing
   after it. One inside of a step, by a callback or a signal handler, returns at once.
-- A forked child does none of this. A close there returns at once, and `Engine.abandon` has given
-  back what the child inherited.
+- A forked child does none of this. A close there returns at once, and hooks of the fork have closed
+  the descriptors of locks that the child inherited.
 """
 
 from __future__ import annotations
