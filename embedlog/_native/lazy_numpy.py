@@ -2,8 +2,9 @@
 
 - A module of the package writes `from embedlog._native.lazy_numpy import np`, and uses numpy inside
   functions only.
-- An import that fails with an error of the system, such as one without a free descriptor, is a
-  StorageError: it can happen in the middle of a read.
+- An import that fails for want of a resource, such as a free descriptor, is a StorageError: it can
+  happen in the middle of a read. Python reports it as an ImportError if it fails in an extension
+  module of numpy.
 - An import of numpy that is interrupted half way cannot be repeated, so no interrupt reaches it: the
   main thread, where signals are handled, leaves it to another thread. An interrupt ends the wait,
   not the import. A fork waits for an import, too.
@@ -12,6 +13,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import threading
@@ -26,6 +28,16 @@ _importing = threading.RLock()
 os.register_at_fork(
     before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release
 )
+
+
+# for want of these an extension module is not loaded, which Python reports by text only
+_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+def _find_missing_resource(problem: ImportError) -> int | None:
+    """The error number of the system, if the import failed for want of a resource."""
+    text = str(problem)
+    return next((number for number in _RESOURCES if os.strerror(number) in text), None)
 
 
 def _import_exclusively() -> None:
@@ -57,6 +69,13 @@ else:
             except OSError as problem:
                 raise StorageError(
                     "numpy cannot be imported", errno=problem.errno, path=problem.filename
+                ) from problem
+            except ImportError as problem:
+                number = _find_missing_resource(problem)
+                if number is None:
+                    raise
+                raise StorageError(
+                    "numpy cannot be imported", errno=number, path=problem.path
                 ) from problem
             value = getattr(sys.modules["numpy"], name)
             setattr(self, name, value)

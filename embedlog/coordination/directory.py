@@ -22,6 +22,7 @@ import contextlib
 import errno
 import os
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -64,6 +65,9 @@ IN_SET = 16
 REGISTERED = 19
 
 
+_fork_closes: weakref.WeakSet[Directory] = weakref.WeakSet()
+
+
 class Directory:
     """The state of one process in a log directory. Threads: `enter` and `leave` once each; the rest
     may be read from any.
@@ -92,6 +96,7 @@ class Directory:
         self.in_set = False  # whether this process uses it as a part of a set
         # called by the first process, before it removes the clean mark
         self.beginning: Callable[[], None] | None = None
+        _fork_closes.add(self)  # before it is open: another thread may fork at any point
 
     def _deadline(self) -> int:
         return system.boot_ns() + self._timeout_ms * 1_000_000
@@ -622,3 +627,14 @@ class Directory:
         fd = self._lock_fd
         self._lock_fd = -1
         files.close_inherited(fd)
+
+
+def _after_fork() -> None:
+    """Close the inherited descriptors in a child, or the parent's locks would outlive the
+    parent.
+    """
+    for directory in list(_fork_closes):
+        directory.abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork)

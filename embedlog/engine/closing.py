@@ -22,8 +22,8 @@ need the open log.
 - A second close waits for the one of another thread, at most for the lock timeout, and does nothing
   after it. One inside of a step, by a callback or a signal handler in the thread of the close,
   returns at once.
-- A forked child does none of this. A close there returns at once, and `Engine.abandon` has given
-  back what the child inherited.
+- A forked child does none of this. A close there returns at once, and hooks of the fork have closed
+  the descriptors of locks that the child inherited.
 """
 
 from __future__ import annotations

@@ -460,11 +460,9 @@ class Engine:
         return self._closing.stage is not OPEN
 
     def abandon(self) -> None:
-        """Close inherited descriptors in a forked child, so that the parent's locks end with the
-        parent.
+        """Forget the threads of the services in a forked child. Descriptors are closed there by
+        their owners.
         """
-        for directory in self.directories:
-            directory.abandon()
         for service in self._services:
             service.abandon()
 

@@ -541,12 +541,6 @@ class LogDirectory:
             for partition in reversed(self.partitions.values()):
                 closing.callback(partition.close)
 
-    def abandon(self) -> None:
-        """Close inherited descriptors in a forked child, so that the parent's locks end with the
-        parent.
-        """
-        self.directory.abandon()
-
 
 def _list_numbers(numbers: Sequence[int]) -> str:
     text = ", ".join(map(str, numbers[:NUMBERS_SHOWN]))

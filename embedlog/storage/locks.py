@@ -101,22 +101,30 @@ def open_lock(path: str | os.PathLike[str], mode: int = 0o666) -> int:
     read it. The owner of the file removes the permission of all others, also from a file of an
     older version.
     """
-    parent = files.lstat(f"{os.path.dirname(path) or os.curdir}/.")
-    if parent is not None:
-        for users in (0o060, 0o006):
-            # of the directory, and of the files in it, which have `mode`
-            may_write = parent.mode & mode & users & 0o222
-            if not may_write:
-                mode &= ~users
+    mode = _reduce_mode(path, mode)
     fd = files.open_file(path, files.CREATE, mode)
     try:
-        facts = files.facts(fd, path)
-        if facts.mode & 0o666 & ~mode:
-            files.restrict(fd, facts.mode & 0o777 & mode)  # only the file's owner can restrict it
+        _restrict(fd, path, mode)
     except BaseException:
         files.close(fd)
         raise
     return fd
+
+
+def _reduce_mode(path: str | os.PathLike[str], mode: int) -> int:
+    """The permissions of a new lock file."""
+    parent = files.lstat(f"{os.path.dirname(path) or os.curdir}/.")
+    for users in (0o060, 0o006):
+        if parent is not None and not parent.mode & mode & users & 0o222:
+            mode &= ~users
+    return mode
+
+
+def _restrict(fd: int, path: str | os.PathLike[str], mode: int) -> None:
+    """Remove other permissions than these from an open lock file."""
+    facts = files.facts(fd, path)
+    if facts.mode & 0o666 & ~mode:
+        files.restrict(fd, facts.mode & 0o777 & mode)  # only the file's owner can restrict it
 
 
 class LockFile:
@@ -129,9 +137,16 @@ class LockFile:
 
     def __init__(self, path: str | os.PathLike[str], mode: int = 0o666) -> None:
         self.path = os.fspath(path)
-        self.fd = open_lock(path, mode)
+        self.fd = -1
         self.mutex = threading.RLock()
-        _fork_closes.add(self)
+        _fork_closes.add(self)  # before it is open: another thread may fork at any point
+        mode = _reduce_mode(path, mode)
+        self.fd = files.open_file(path, files.CREATE, mode)
+        try:
+            _restrict(self.fd, path, mode)
+        except BaseException:
+            self.close()
+            raise
 
     def try_lock(self, exclusive: bool = True) -> bool:
         """Take the lock now; False if another process holds it."""
@@ -192,7 +207,10 @@ class LockFile:
                     has_lock = True
                     break
                 if system.boot_ns() >= deadline_ns:
-                    self.lock(deadline_ns)  # fails, with the message of a timeout
+                    self.lock(deadline_ns)  # fails, unless the lock became free just now
+                    self.sign()
+                    has_lock = True
+                    break
                 sleep()
             yield has_lock
 

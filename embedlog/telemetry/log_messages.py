@@ -40,11 +40,11 @@ class _Series:
 
 
 class Recurring:
-    """Recent failures. Threads: any."""
+    """Recent failures. Threads: any, signal handlers and finalizers."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._series: OrderedDict[Hashable, _Series] = OrderedDict()
 
     def report(
@@ -92,7 +92,7 @@ class Recurring:
 
 
 class Frequent:
-    """Recent frequent changes. Threads: any, and signal handlers."""
+    """Recent frequent changes. Threads: any, signal handlers and finalizers."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
@@ -125,7 +125,7 @@ change = _frequent.change
 
 def _after_fork() -> None:
     """Give a child locks of its own: another thread of the parent may have held one."""
-    _recurring._mutex = threading.Lock()
+    _recurring._mutex = threading.RLock()
     _frequent._mutex = threading.RLock()
 
 

@@ -21,6 +21,7 @@ from embedlog.errors import LockTimeoutError, StorageError, UnknownTopicOrPartit
 from embedlog.partition.partition import Partition
 from embedlog.storage import file_names
 from embedlog.topic import Topic, TopicRegistry
+from tests.support.producer_helpers import run_program
 
 PACKAGE = str(Path(embedlog.__file__).parent)
 
@@ -307,3 +308,40 @@ def test_an_error_of_a_service_at_the_close_stops_the_later_ones(log: embedlog.L
     with pytest.raises(LockTimeoutError, match="late"):
         log.close()
     assert stopped == ["first", "second"]
+
+
+FORK_DURING_AN_OPENING = """
+    import os, sys, threading
+    import embedlog
+    from embedlog.engine.log_directory import LogDirectory
+
+    begun = threading.Event()
+    may_end = threading.Event()
+
+    def wait(directory):
+        begun.set()
+        may_end.wait(60)
+
+    LogDirectory.finish_deletions = wait
+    opening = threading.Thread(target=lambda: embedlog.open(sys.argv[1]).close())
+    opening.start()
+    assert begun.wait(60)
+    child = os.fork()
+    if not child:
+        links = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")
+                 if os.path.exists(f"/proc/self/fd/{name}")]
+        print(*[link for link in links if link.endswith("lock")], sep=",", flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    may_end.set()
+    opening.join()
+"""
+
+
+def test_a_fork_by_another_thread_during_an_opening_leaves_no_lock_to_the_child(
+    tmp_path: Path,
+) -> None:
+    """The directory stayed in use until the child ended."""
+    done = run_program(FORK_DURING_AN_OPENING, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == ""

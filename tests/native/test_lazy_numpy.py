@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 
@@ -62,3 +63,47 @@ def test_a_fork_during_the_import_has_a_child_with_a_whole_numpy() -> None:
 
 def test_an_interrupt_during_the_import_does_not_end_it() -> None:
     assert output_of(INTERRUPT) == "0"
+
+
+NO_DESCRIPTOR = """
+import importlib.abc, importlib.machinery, os, resource, sys
+from embedlog import StorageError
+from embedlog._native.lazy_numpy import np
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+taken = []
+
+class TakeAll(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if not name.endswith("._multiarray_umath"):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        try:
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            return spec
+
+sys.meta_path.insert(0, TakeAll())
+try:
+    np.zeros(1)
+except StorageError as problem:
+    print(problem.errno)
+del sys.meta_path[0]
+for fd in taken:
+    os.close(fd)
+print(int(np.zeros(1).sum()))
+"""
+
+
+def test_an_extension_module_without_a_descriptor_is_a_storage_error() -> None:
+    """It was an ImportError out of a read."""
+    result = subprocess.run(
+        [sys.executable, "-c", NO_DESCRIPTOR],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == [str(errno.EMFILE), "0"]

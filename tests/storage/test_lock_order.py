@@ -64,3 +64,64 @@ def test_a_lock_taken_too_late_is_refused(
         pass
     with other.hold(soon):
         pass
+
+
+def test_a_lock_that_becomes_free_at_the_deadline_is_held(
+    tmp_path: Path, until_end: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken, and then taken again, or reported as not held."""
+    monkeypatch.setattr(locks, "checks_order", True)
+    path = tmp_path / file_names.SYNC_LOCK
+    other = until_end.enter_context(closing(locks.LockFile(path)))
+    lock_file = until_end.enter_context(closing(locks.LockFile(path)))
+    assert system.lock_try(other.fd, True) == 0
+    take = lock_file.lock
+
+    def take_late(deadline_ns: int) -> None:
+        system.unlock(other.fd)
+        take(deadline_ns)
+
+    monkeypatch.setattr(lock_file, "lock", take_late)
+    answers = iter([True])
+
+    def is_needed() -> bool:
+        return next(answers, False)
+
+    with lock_file.hold_while(is_needed, lambda: None, system.boot_ns()) as is_held:
+        assert is_held
+        assert system.lock_try(other.fd, True) == system.EAGAIN
+    assert system.lock_try(other.fd, True) == 0
+
+
+FORK_WHILE_A_LOCK_FILE_IS_OPENED = """
+    import os, sys
+    from embedlog.storage import files, locks
+
+    path = sys.argv[1] + "/embedlog.lock"
+
+    def fork_in(call):
+        def forked(*arguments):
+            result = call(*arguments)
+            child = os.fork()
+            if not child:
+                links = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")
+                         if os.path.exists(f"/proc/self/fd/{name}")]
+                os._exit(path in links)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            return result
+        return forked
+
+    os.makedirs(sys.argv[1])
+    files.facts = fork_in(files.facts)
+    lock_file = locks.LockFile(path)
+    lock_file.close()
+"""
+
+
+def test_a_fork_while_a_lock_file_is_opened_leaves_no_descriptor_to_the_child(
+    tmp_path: Path,
+) -> None:
+    """Another thread may fork between the opening of the file and the end of its constructor."""
+    done = run_program(FORK_WHILE_A_LOCK_FILE_IS_OPENED, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0"]

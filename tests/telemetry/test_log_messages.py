@@ -20,6 +20,7 @@ from embedlog.telemetry.log_messages import (
 )
 from tests.faults.harness.processes import Nursery
 from tests.faults.harness.stage import Play
+from tests.support.interrupts import within
 
 logger = logging.getLogger("embedlog")
 
@@ -154,3 +155,35 @@ def test_a_forked_child_logs_although_a_thread_held_the_locks() -> None:
     finally:
         os.close(read)
         os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("kind", [Recurring, Frequent])
+def test_a_message_inside_of_a_message_of_the_same_thread_does_not_wait(
+    kind: type[Recurring | Frequent], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A signal handler or a finalizer may report at any instruction: the thread waited for itself
+    without a deadline.
+    """
+    limits = kind()
+
+    def report(key: object) -> None:
+        if isinstance(limits, Recurring):
+            fail(limits, key)
+        else:
+            limits.change(logger, key, "a change")
+
+    class Key:
+        """Reports while it is looked up."""
+
+        def __init__(self) -> None:
+            self._is_first = True
+
+        def __hash__(self) -> int:
+            if self._is_first:
+                self._is_first = False
+                report("inner")
+            return 1
+
+    caplog.set_level(logging.INFO)
+    within(20, lambda: report(Key()))
+    assert len(caplog.records) == 2
