@@ -15,6 +15,7 @@ The page of a leader in a removed directory is never written again, so it shows 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -53,8 +54,9 @@ class LeaderCalls:
         self.timeout_ns = lock_timeout_ms * 1_000_000
         self.leader: Leader | None = None  # of the last call
         self.lowest = -1  # the highest epoch of a leader that a call has read from
-        # the version of the decisions at the last look for another leader
-        self._checked_version = -1
+        self._raising = threading.Lock()  # for changes of `lowest`
+        # a leader that no decision has replaced, up to this version; of one moment
+        self._checked: tuple[Leader | None, int] = (None, -1)
         self._changes = -1  # of the directories, at the last look for the leader
         self._watch: LeaderWatch | None = None
 
@@ -110,7 +112,9 @@ class LeaderCalls:
             if self._members.read_only or (
                 is_page_of(leader, now, replica) and now.high_watermark >= replica.epoch_start
             ):
-                self.lowest = max(self.lowest, leader.epoch)
+                if leader.epoch > self.lowest:
+                    with self._raising:
+                        self.lowest = max(self.lowest, leader.epoch)
                 return leader
             try:
                 self._commit(replica.epoch_start, deadline_ns)
@@ -124,13 +128,21 @@ class LeaderCalls:
                     raise LeaderNotAvailableError(text, found=facts) from problem
 
     def check_leader(self) -> None:
-        """Forget a leader that a decision has replaced."""
+        """Forget a leader that a decision has replaced.
+
+        It counts as checked only after the answer: another thread may ask meanwhile.
+        """
         leader = self.leader
+        if leader is None:
+            return
         version = self._members.version()
-        if leader is not None and version != self._checked_version:
-            self._checked_version = version
-            if self._members.is_replaced(leader):
-                self.leader = None
+        checked_leader, checked_version = self._checked
+        if leader is checked_leader and version == checked_version:
+            return
+        if not self._members.is_replaced(leader):
+            self._checked = (leader, version)
+        elif self.leader is leader:
+            self.leader = None
 
     def forget_failed(self, problem: EmbedlogError, until_ns: int) -> None:
         """Look for the leader again after an error of its directory. Raises errors of this
@@ -157,11 +169,11 @@ class LeaderCalls:
         if watch is not None and watch.leader is self.leader and watch.is_unchanged():
             return watch
         self.check_leader()
-        leader = self.leader
+        leader, version = self._checked
         changes = self._changes
-        version = self._checked_version
         if (
             leader is None
+            or leader is not self.leader
             or self._members.read_only
             or changes != self._members.changes
             or version & 1
