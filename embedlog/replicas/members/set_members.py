@@ -516,8 +516,9 @@ class SetMembers:
             for directory in entered
             if directory.membership.replaces or directory.restored
         }
-        # those that are still open and not registered: observing the replicas can lead to `tend`
-        registered_nodes = self._nodes_to_register()
+        # those of the decision that are still open: observing the replicas can lead to `tend`, which
+        # also opens others, and those are not in the decision
+        registered_nodes = nodes & self._nodes_to_register()
         for node in registered_nodes - beginning_again:
             self._states.register(node)
         for node in registered_nodes & beginning_again:
