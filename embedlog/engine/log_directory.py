@@ -473,13 +473,16 @@ class LogDirectory:
     # ---- durability and close --------------------------------------------------------------------
 
     def flush(self, topics: Iterable[str]) -> None:
-        """Sync the published records of these topics to stable storage. Raises DurabilityError."""
+        """Sync the published records of these topics to stable storage; those that are deleted
+        meanwhile are left out. Raises DurabilityError.
+        """
         for name in topics:
-            topic = self.registry.live(name)
-            for number in topic.numbers:
-                partition = self.partition_of(topic, number)
-                if partition.durable_offset < partition.bounds().log_end:
-                    partition.sync()
+            with contextlib.suppress(UnknownTopicOrPartitionError):
+                topic = self.registry.live(name)
+                for number in topic.numbers:
+                    partition = self.partition_of(topic, number)
+                    if partition.durable_offset < partition.bounds().log_end:
+                        partition.sync()
 
     def release(self) -> None:
         """Give the locks back without a shutdown, after a failed opening. Idempotent."""
