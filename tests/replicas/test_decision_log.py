@@ -492,3 +492,39 @@ def test_a_hint_is_the_newest_state_if_a_majority_has_no_later_record(
         assert other.log.is_newest(other.log.newest_state())
         other.log.detach(2)
         assert not other.log.is_newest(other.log.newest_state())
+
+
+def test_the_newest_view_does_not_go_back_while_copies_are_away(tmp_path: Path) -> None:
+    """Before, a reader that knew a decision showed the state before it, as soon as only a copy
+    without it answered.
+    """
+    begun(tmp_path)
+    with Process(tmp_path) as reader, Process(tmp_path, nodes=(1, 2)) as process:
+        earlier = reader.log.newest_state()
+        process.decide(2)
+        newest = reader.log.newest_state()
+        version = reader.log.version()
+        assert newest is not earlier
+        reader.detach(1)
+        reader.detach(2)
+        assert reader.log.newest_state() is newest
+        assert reader.log.last_view().state is newest
+        assert reader.log.version() == version
+
+
+def test_a_thread_that_read_an_older_view_leaves_the_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path)
+    with Process(tmp_path) as reader, Process(tmp_path) as process:
+        read = reader.log._read_view
+
+        def read_slowly(*arguments: Any) -> Any:
+            view = read(*arguments)
+            monkeypatch.undo()
+            process.decide(2)
+            assert reader.log.newest_state().settings == {(NODE, "", SETTING): "2"}
+            return view
+
+        monkeypatch.setattr(reader.log, "_read_view", read_slowly)
+        assert reader.log.newest_state().settings == {(NODE, "", SETTING): "2"}
