@@ -827,14 +827,16 @@ class SetMembers:
                 key = (paths[node], text)
                 log_messages.report(logger, logging.WARNING, key, text, problem)
 
-    def renew_copy(self, node: int, problem: EmbedlogError) -> None:
-        """Begin a damaged copy of the decision log again. Raises NotEnoughDirectoriesError,
-        LockTimeoutError, StorageError.
+    def renew_copy(self, node: int, problem: EmbedlogError) -> bool:
+        """Begin a damaged copy of the decision log again; False if its directory is not open any
+        more. Raises NotEnoughDirectoriesError, LockTimeoutError, StorageError.
         """
         with locks.holding(self._mutex, self._deadline(), "the directories of the set"):
             opened = self._states.open_member(node)
-            if opened is not None:
-                renew_copy(self.decisions, opened.directory, opened.copy, problem, self._deadline)
+            if opened is None:
+                return False
+            renew_copy(self.decisions, opened.directory, opened.copy, problem, self._deadline)
+            return True
 
     def _follow(self, state: State) -> None:
         """Add the directories that other processes have added to the set, and forget those that
