@@ -25,10 +25,13 @@ from embedlog.partition.recovery import log_epochs
 from embedlog.partition.roll import roll
 from embedlog.replicas.decisions import promise
 from embedlog.replicas.decisions.copies import LockedCopy
+from embedlog.replicas.decisions.decision_log import ShownView
+from embedlog.replicas.decisions.decision_view import CountedView, DecisionView
 from embedlog.replicas.decisions.promise import Promise
 from embedlog.replicas.decisions.proposals import Decision, MakeEvent, Proposal, Steps, derive
 from embedlog.replicas.rules.events import CreateTopic, DeleteTopic, Refusal, SetConfig
 from embedlog.replicas.rules.records import NODE
+from embedlog.replicas.rules.state import State
 from embedlog.storage import files, locks
 from tests.support.decision_logs import (
     CLUSTER,
@@ -528,3 +531,15 @@ def test_a_thread_that_read_an_older_view_leaves_the_newer_one(
 
         monkeypatch.setattr(reader.log, "_read_view", read_slowly)
         assert reader.log.newest_state().settings == {(NODE, "", SETTING): "2"}
+
+
+def test_a_settlement_forgets_what_a_copy_of_another_set_has_shown(tmp_path: Path) -> None:
+    """Such a copy can have more records. It is detached later, and what it showed does not stay."""
+    begun(tmp_path)
+    with Process(tmp_path) as process:
+        settled = process.log.settle()
+        other = CountedView(DecisionView(99, 7, State("other")))
+        process.log._shown = ShownView((), other)
+        assert process.log.newest_state() is other.state
+        assert process.log.settle() == settled
+        assert process.log.newest_state() == settled

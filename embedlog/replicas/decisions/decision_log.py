@@ -166,6 +166,14 @@ class DecisionLog:
             if shown.view.position >= self._shown.view.position:
                 self._shown = shown
 
+    def _forget_shown_above(self, settled: CountedView) -> None:
+        """Forget what a copy showed above all decisions that count: it was that of a directory that
+        does not belong to the set. REQUIRES: the locks of the session that settled.
+        """
+        with self._attaching:
+            if self._shown.view.position > settled.position:
+                self._shown = ShownView((), settled)
+
     def is_newest(self, state: State) -> bool:
         """Whether a state has all decisions that count: a majority of its voters has no record
         after it.
@@ -378,6 +386,7 @@ class DecisionLog:
                     session.lock(self._reopen_copies(), deadline_ns, ends)
                     yield session
                     self._decided_view = session.counted_view
+                    self._forget_shown_above(session.counted_view)
                     self._own = session.own
                 except EmbedlogError:  # no copy that is still locked has failed
                     session.release()
