@@ -283,11 +283,21 @@ class ReplicatedEngine(Engine):
         DurabilityError.
         """
         self.check_writable()
-        names = self.topic_names() if topic is None else [self.topic(topic).name]
-        for name in names:
-            current_topic = self.topic(name)
-            for number in range(current_topic.partitions):
-                self.partition_of(current_topic, number).sync()
+        if topic is not None:
+            self._flush_topic(topic)
+            return
+        for name in self.topic_names():
+            try:
+                self._flush_topic(name)
+            except UnknownTopicOrPartitionError:
+                if self.set.topics.get(name) is not None:
+                    raise
+                # it was deleted meanwhile: the others are still put on stable storage
+
+    def _flush_topic(self, name: str) -> None:
+        current_topic = self.topic(name)
+        for number in range(current_topic.partitions):
+            self.partition_of(current_topic, number).sync()
 
     def make_internal_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         if self.set.topics.get(name) is None:

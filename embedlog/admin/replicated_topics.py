@@ -31,6 +31,7 @@ from embedlog.errors import (
     StorageError,
     TopicExistsError,
 )
+from embedlog.replicas.members.set_directory import topic_of
 from embedlog.replicas.rules.events import CreatePartitions, DeleteTopic, Event, SetConfig
 from embedlog.replicas.rules.state import State
 from embedlog.telemetry import log_messages
@@ -167,10 +168,13 @@ class ReplicatedTopicAdmin(TopicAdmin):
         }
         changes.update(parse(TopicConfig, new_values).overrides())
 
+        topic_uuid = self._topic_uuid(name)
+
         def make_event(state: State) -> Event:
+            if topic_uuid in state.topics:
+                self._check_settings_after(topic_of(state, topic_uuid), changes)
             return SetConfig(name, changes, seen=self._set.observe_replicas(state))
 
-        topic_uuid = self._topic_uuid(name)
         state = self._set.decide(make_event)
         partitions = state.partitions_of(topic_uuid)
         for partition in partitions:
@@ -183,6 +187,15 @@ class ReplicatedTopicAdmin(TopicAdmin):
             led = [partition.number for partition in partitions if partition.leader == opened.node]
             with suppress(StorageError):  # a directory that fails takes no append, either
                 opened.directory.log_directory.topic_changes.await_appends(name, led)
+
+    def _check_settings_after(self, topic: Topic, changes: Mapping[str, str | None]) -> None:
+        """Raises ConfigError if the changed settings and the others are not valid together, also
+        with the defaults of this log.
+        """
+        settings = {**topic.config, **changes}
+        self._engine.config.check_topic_config(
+            {key: value for key, value in settings.items() if value is not None}
+        )
 
     def delete(self, name: str) -> None:
         """As `Log.delete_topic`."""

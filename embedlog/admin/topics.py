@@ -139,7 +139,7 @@ class TopicAdmin:
         count = check_count(self._check_replicas(new, count))
         topic_directories.check_lengths(new.name, count)
         overrides = parse(TopicConfig, new.config, **settings).overrides()
-        self._engine.config.topic_config(overrides)  # together with the log's defaults
+        self._engine.config.check_topic_config(overrides)  # together with the log's defaults
         return Topic(new.name, new_id(), count, overrides, "creating")
 
     def _check_replicas(self, new: NewTopic, count: int) -> int:
@@ -309,7 +309,7 @@ class TopicAdmin:
             overrides = {**topic.config, **new_overrides}
             for reset_name in reset_names:
                 overrides.pop(reset_name, None)
-            self._engine.config.topic_config(overrides)
+            self._engine.config.check_topic_config(overrides)
             if overrides != topic.config:
                 self._registry.put(topic._replace(config=overrides))
                 _logger.info("topic %s has the settings %s", name, overrides)

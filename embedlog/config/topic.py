@@ -416,10 +416,22 @@ class LogConfig(SetOptions):
                 expected=f"at most replica.lag.time.max.ms ({self.replica_lag_time_max_ms})",
                 found=self.replica_fetch_wait_max_ms,
             )
-        self.topic_config({})
+        self.check_topic_config({})
 
     def topic_config(self, overrides: Mapping[str, Any]) -> TopicConfig:
-        """The configuration of a topic that sets `overrides` itself; names of a newer version are ignored."""
+        """The configuration of a topic that sets `overrides` itself; names of a newer version are ignored.
+
+        A topic may have a `max.compaction.lag.ms` below its `min.compaction.lag.ms`: the defaults of this log differ, or an
+        earlier version accepted both. Then no record is compacted before the minimum, and none must be after the maximum.
+        Raises ConfigError for other invalid settings.
+        """
+        try:
+            return self.check_topic_config(overrides)
+        except ConfigError:
+            return self.check_topic_config({**overrides, "max.compaction.lag.ms": str(LONG_MAX)})
+
+    def check_topic_config(self, overrides: Mapping[str, Any]) -> TopicConfig:
+        """As `topic_config`. Raises ConfigError for settings that are not valid together, too."""
         if all(isinstance(value, str) for value in overrides.values()):
             return _merge(self, self.given, tuple(sorted(overrides.items())))
         return self._merge(overrides)

@@ -40,6 +40,7 @@ from embedlog.coordination import topic_directories
 from embedlog.coordination.directory import Directory
 from embedlog.coordination.topic_changes import TopicChanges
 from embedlog.errors import (
+    ConfigError,
     DirectoryInUseError,
     EmbedlogError,
     LockTimeoutError,
@@ -395,7 +396,20 @@ class LogDirectory:
                     partition.apply_config(self._config_of(topic))
 
     def _config_of(self, topic: Topic) -> TopicConfig:
-        return self.config.topic_config(self.settings_of(topic))
+        return self._parse_settings(topic, self.settings_of(topic))
+
+    def _parse_settings(self, topic: Topic, settings: Mapping[str, str]) -> TopicConfig:
+        try:
+            return self.config.check_topic_config(settings)
+        except ConfigError as problem:
+            config = self.config.topic_config(settings)
+            logger.warning(
+                "max.compaction.lag.ms of topic %s does not apply until alter_topic() corrects the "
+                "settings: %s",
+                topic.name,
+                problem,
+            )
+            return config
 
     def forget_partition(self, name: str, number: int) -> None:
         """Close a partition that was retired here, so that the next use opens its new directory."""
@@ -452,7 +466,7 @@ class LogDirectory:
                 if (name, number) in self._closed_places:
                     self._closed_places.discard((name, number))
                     self.context.handles.forget(str(path))
-                config = self.config.topic_config(settings)
+                config = self._parse_settings(current_topic, settings)
                 partition = Partition(
                     self.context, name, number, path, current_topic.id_bytes, config
                 )
@@ -483,13 +497,16 @@ class LogDirectory:
     # ---- durability and close --------------------------------------------------------------------
 
     def flush(self, topics: Iterable[str]) -> None:
-        """Sync the published records of these topics to stable storage. Raises DurabilityError."""
+        """Sync the published records of these topics to stable storage; those that are deleted
+        meanwhile are left out. Raises DurabilityError.
+        """
         for name in topics:
-            topic = self.registry.live(name)
-            for number in topic.numbers:
-                partition = self.partition_of(topic, number)
-                if partition.durable_offset < partition.bounds().log_end:
-                    partition.sync()
+            with contextlib.suppress(UnknownTopicOrPartitionError):
+                topic = self.registry.live(name)
+                for number in topic.numbers:
+                    partition = self.partition_of(topic, number)
+                    if partition.durable_offset < partition.bounds().log_end:
+                        partition.sync()
 
     def release(self) -> None:
         """Give the locks back without a shutdown, after a failed opening. Idempotent."""

@@ -115,6 +115,8 @@ class AppendProgress:
         self.waiting = False
         self.epoch = -1  # in a set: of the leader that appends the next piece
         self.epochs: list[int] = []  # in which each piece was appended
+        # pieces and `start` after the last piece, of one moment, for `take_over`
+        self._taken = (0, 0)
 
     def copy(self) -> AppendProgress:
         """A progress of its own, with the bytes of the run: for an append that may go on after its
@@ -131,6 +133,7 @@ class AppendProgress:
         other.pieces = self.pieces.copy()
         other.times_ms = self.times_ms.copy()
         other.epochs = self.epochs.copy()
+        other._taken = (len(other.epochs), other.start)
         other.committed = self.committed
         other.seen_committed = self.seen_committed
         other.waiting = self.waiting
@@ -138,15 +141,15 @@ class AppendProgress:
         return other
 
     def take_over(self, other: AppendProgress) -> None:
-        """The progress that a copy has made until now."""
-        count = len(other.epochs)  # a piece has its epoch last
+        """The progress that a copy has made until now. Another thread may still append with it."""
+        count, start = other._taken
         self.judged = other.judged
         self.refusal = other.refusal
         self.is_begun = other.is_begun
         self.pieces = other.pieces[:count]
         self.times_ms = other.times_ms[:count]
         self.epochs = other.epochs[:count]
-        self.start = other.start
+        self.start = start
         self.committed = other.committed
 
     def is_in_doubt(self, stamp: Stamp | None) -> bool:
@@ -196,6 +199,7 @@ class AppendProgress:
         self.times_ms.append(time_ms)
         self.epochs.append(self.epoch)
         self.start += size
+        self._taken = (len(self.epochs), self.start)
 
 
 class Bounds(NamedTuple):

@@ -22,6 +22,7 @@ SNAPSHOT: Final = ".snapshot"
 DELETED: Final = ".deleted"
 CLEANED: Final = ".cleaned"
 SWAP: Final = ".swap"
+DAMAGED: Final = ".damaged"  # the end of the name of a file that is set aside
 SEGMENT_SUFFIXES: Final = (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX)
 
 LOCK: Final = "embedlog.lock"
@@ -62,7 +63,18 @@ SERVER_PROPERTIES: Final = "embedlog.server.properties"
 CACHES: Final = (RECOVERY_POINTS, HIGH_WATERMARKS, CLEANER)
 
 _OF_PARTITION: Final = frozenset(
-    (LOCK, PAGE, SYNC_LOCK, DURABLE, MANIFEST, DIRTY, PROMISE, EPOCHS, PARTITION_METADATA)
+    (
+        LOCK,
+        PAGE,
+        SYNC_LOCK,
+        DURABLE,
+        MANIFEST,
+        DIRTY,
+        PROMISE,
+        EPOCHS,
+        PARTITION_METADATA,
+        PARTITION_METADATA + DAMAGED,  # a repair sets it aside
+    )
 )
 _OF_DIRECTORY: Final = frozenset(
     (

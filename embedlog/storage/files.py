@@ -40,7 +40,6 @@ EXCLUSIVE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL
 TEMPORARY: Final = ".tmp"
 SYNCS_MAX: Final = 64  # as in api/system.h
 INTERRUPTS_MAX: Final = 1000  # of one call in a row; then the file system is considered broken
-DAMAGED: Final = ".damaged"  # the end of the name of a file that is set aside
 # limit for a file that is read whole: checkpoints of 100,000 partitions use a third of it
 WHOLE_BYTES_MAX: Final = 64 << 20
 
@@ -213,7 +212,7 @@ def set_damaged_aside(path: str | os.PathLike[str]) -> str:
     """Rename a file that cannot be read, so that it counts as absent; its name now. The caller
     syncs the directory.
     """
-    aside = os.fspath(path) + DAMAGED
+    aside = os.fspath(path) + file_names.DAMAGED
     rename(path, aside)
     return os.path.basename(aside)
 

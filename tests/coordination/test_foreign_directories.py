@@ -261,6 +261,7 @@ def test_every_file_that_a_log_makes_has_a_known_name(closed: Path) -> None:
         ("00000000000000000009.timeindex.swap", True),
         ("00000000000000000009.txnindex", True),
         ("partition.metadata.tmp", True),
+        ("partition.metadata.damaged", True),
         ("00000000000000000009.snapshot.deleted", True),
         ("leader-epoch-checkpoint", True),
         ("embedlog.page", True),

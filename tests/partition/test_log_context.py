@@ -17,8 +17,9 @@ import pytest
 
 import embedlog
 from embedlog.partition import sync
-from embedlog.partition.log_context import SPARE_SHARE, KeptDescriptors, Shares
+from embedlog.partition.log_context import SPARE_SHARE, AppendProgress, KeptDescriptors, Shares
 from tests.support.interrupts import within
+from tests.support.stamped_batches import run_of
 
 # descriptors of a log itself: locks of the directory, its pages, files that are open for a moment
 OWN = 12
@@ -280,3 +281,30 @@ def test_a_signal_handler_closes_what_its_thread_is_about_to_use(
     assert not handlers
     assert kept.release_all(0)
     assert not kept._open
+
+
+@pytest.mark.parametrize("name", ["pieces", "times_ms", "epochs"])
+def test_the_progress_of_an_append_that_still_runs_is_of_one_moment(name: str) -> None:
+    """The thread of a directory that hangs may append another piece while its caller gives up.
+    Before, the caller could have a piece without its bytes, or the bytes without the piece.
+    """
+    progress = AppendProgress(run_of(b"first"))
+    attempt = progress.copy()
+    seen = list[tuple[int, int, int, int]]()
+
+    class Watched(list[Any]):
+        def append(self, value: Any) -> None:
+            observe()
+            super().append(value)
+            observe()
+
+    def observe() -> None:
+        progress.take_over(attempt)
+        lists = (progress.pieces, progress.times_ms, progress.epochs)
+        seen.append((progress.start, *map(len, lists)))
+
+    setattr(attempt, name, Watched())
+    attempt.take(0, 1, 70, 1)
+    attempt.take(1, 2, 30, 2)
+    observe()
+    assert set(seen) == {(0, 0, 0, 0), (70, 1, 1, 1), (100, 2, 2, 2)}

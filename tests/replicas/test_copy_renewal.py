@@ -15,6 +15,7 @@ import pytest
 
 import embedlog
 from embedlog._native import system
+from embedlog.errors import StorageError
 from embedlog.replicas.decisions import promise
 from embedlog.storage import file_names
 from tests.support.killed_processes import killed_during
@@ -133,6 +134,23 @@ def test_a_repair_names_a_source_that_answers(tmp_path: Path) -> None:
         report = log.repair()
         sources = [(copy.node, copy.source) for copy in report.repaired if copy.node == 5]
         assert sources == [(5, 2)]
+
+
+def test_a_copy_whose_directory_leaves_before_its_repair_is_not_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the report had it as repaired."""
+    directories = [tmp_path / f"d{node}" for node in range(1, 4)]
+    with embedlog.open(directories, config={"housekeeping": False}) as log:
+        log.create_topic("first", replication_factor=3)
+        truncated(segment_of(tmp_path, 3))
+        members = log._engine.set.members  # type: ignore[attr-defined]
+        monkeypatch.setattr(members._states, "open_member", lambda node: None)
+        assert not members.renew_copy(3, StorageError("damaged"))
+        monkeypatch.setattr(members, "renew_copy", lambda node, problem: False)
+        report = log.repair()
+        assert [copy.node for copy in report.repaired] == []
+        assert [difference.node for difference in report.left] == [3]
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, truncated])

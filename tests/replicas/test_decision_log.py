@@ -25,10 +25,13 @@ from embedlog.partition.recovery import log_epochs
 from embedlog.partition.roll import roll
 from embedlog.replicas.decisions import promise
 from embedlog.replicas.decisions.copies import LockedCopy
+from embedlog.replicas.decisions.decision_log import ShownView
+from embedlog.replicas.decisions.decision_view import CountedView, DecisionView
 from embedlog.replicas.decisions.promise import Promise
 from embedlog.replicas.decisions.proposals import Decision, MakeEvent, Proposal, Steps, derive
 from embedlog.replicas.rules.events import CreateTopic, DeleteTopic, Refusal, SetConfig
 from embedlog.replicas.rules.records import NODE
+from embedlog.replicas.rules.state import State
 from embedlog.storage import files, locks
 from tests.support.decision_logs import (
     CLUSTER,
@@ -492,3 +495,51 @@ def test_a_hint_is_the_newest_state_if_a_majority_has_no_later_record(
         assert other.log.is_newest(other.log.counted_state())
         other.log.detach(2)
         assert not other.log.is_newest(other.log.counted_state())
+
+
+def test_the_newest_view_does_not_go_back_while_copies_are_away(tmp_path: Path) -> None:
+    """Before, a reader that knew a decision showed the state before it, as soon as only a copy
+    without it answered.
+    """
+    begun(tmp_path)
+    with Process(tmp_path) as reader, Process(tmp_path, nodes=(1, 2)) as process:
+        earlier = reader.log.counted_state()
+        process.decide(2)
+        newest = reader.log.counted_state()
+        version = reader.log.version()
+        assert newest is not earlier
+        reader.detach(1)
+        reader.detach(2)
+        assert reader.log.counted_state() is newest
+        assert reader.log.last_view().state is newest
+        assert reader.log.version() == version
+
+
+def test_a_thread_that_read_an_older_view_leaves_the_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path)
+    with Process(tmp_path) as reader, Process(tmp_path) as process:
+        read = reader.log._read_view
+
+        def read_slowly(*arguments: Any) -> Any:
+            view = read(*arguments)
+            monkeypatch.undo()
+            process.decide(2)
+            assert reader.log.counted_state().settings == {(NODE, "", SETTING): "2"}
+            return view
+
+        monkeypatch.setattr(reader.log, "_read_view", read_slowly)
+        assert reader.log.counted_state().settings == {(NODE, "", SETTING): "2"}
+
+
+def test_a_settlement_forgets_what_a_copy_of_another_set_has_shown(tmp_path: Path) -> None:
+    """Such a copy can have more records. It is detached later, and what it showed does not stay."""
+    begun(tmp_path)
+    with Process(tmp_path) as process:
+        settled = process.log.settle()
+        other = CountedView(DecisionView(99, 7, State("other")))
+        process.log._shown = ShownView((), other)
+        assert process.log.counted_state() is other.state
+        assert process.log.settle() == settled
+        assert process.log.counted_state() == settled

@@ -8,6 +8,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ import pytest
 import embedlog
 from embedlog import TopicPartition
 from embedlog._native import system
-from embedlog._native.replication import Replica
+from embedlog._native.replication import ROLE_FOLLOWER, ROLE_LEADER, Replica
 from embedlog._native.system import Published
+from embedlog.partition.compaction import swap
 from embedlog.partition.partition import Partition
+from embedlog.partition.recovery import loader as loader_module
 from embedlog.partition.replication.deleted_records import lacks_deleted, source_of
 from embedlog.partition.replication.locked_replica import LockedReplica
 from embedlog.partition.replication.replica_log import Fenced, LeaderDecision, NotLeader
@@ -426,3 +429,35 @@ def test_a_log_start_of_an_earlier_epoch_deletes_nothing(tmp_path: Path) -> None
         with pytest.raises(Fenced):
             found.delete_records(4, now.epoch - 1)
         assert found.published().log_start == 0
+
+
+@pytest.mark.parametrize(
+    ("role", "before", "after"),
+    [
+        (ROLE_LEADER, 500, 501),  # an estimate: a copy that began with it must notice the swap
+        (ROLE_LEADER, 3, 400),
+        (ROLE_FOLLOWER, 500, 500),  # shows with which value its copy began
+        (ROLE_FOLLOWER, 3, 400),
+    ],
+)
+def test_an_interrupted_swap_of_a_leader_is_seen_also_below_an_estimate(
+    tmp_path: Path, role: int, before: int, after: int
+) -> None:
+    locked: Any = SimpleNamespace(
+        path=tmp_path,
+        published=Published(generation=7, segment_base=400, log_end=600, purged_to=before),
+        replica_at_begin=Replica(role=role),
+    )
+    finished = swap.finish(locked)
+    assert (finished.generation, finished.purged_to) == (8, after)
+
+
+@pytest.mark.parametrize(("generation", "purged_to"), [(7, 500), (8, 500)])
+def test_a_page_that_is_made_again_after_an_interrupted_swap_has_no_lower_purged_to(
+    generation: int, purged_to: int
+) -> None:
+    earlier = Published(generation=generation, segment_base=400, log_end=600, purged_to=500)
+    loading = SimpleNamespace(in_set=True, gaps_allowed=True, earlier_publication=earlier)
+    loader: Any = SimpleNamespace(loading=loading)
+    active = Published(segment_base=400, log_end=600)
+    assert loader_module._Loader._purged_to(loader, active) == purged_to

@@ -13,6 +13,7 @@ import embedlog
 from embedlog import TopicPartition
 from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.coordination.groups.group_view import GroupEntries
+from embedlog.errors import UnknownTopicOrPartitionError
 from embedlog.replicas.rules.events import DeleteTopic
 from tests.support.replica_moves import opened
 
@@ -386,3 +387,20 @@ def test_a_topic_that_is_deleted_before_it_would_be_refused_is_not_created(
         monkeypatch.setattr(DeletedTopics, "finish", _finish)
         with pytest.raises(embedlog.TopicExistsError):
             log.create_topic("t")
+
+
+def test_a_flush_leaves_out_a_topic_that_is_deleted_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, it raised, and the topics after the deleted one were not put on stable storage."""
+    with embedlog.open([tmp_path / name for name in ("d1", "d2")], housekeeping=False) as log:
+        log.create_topic("t", replication_factor=2)
+        with log.producer(acks=1) as producer:
+            producer.send("t", b"first").result(30)
+        partition = log._engine.partition("t", 0)
+        assert partition.durable_offset == 0
+        monkeypatch.setattr(log._engine, "topic_names", lambda: ["deleted", "t"])
+        log.flush()
+        assert partition.durable_offset == 1
+        with pytest.raises(UnknownTopicOrPartitionError):
+            log.flush("deleted")

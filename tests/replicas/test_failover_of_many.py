@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import embedlog
 from embedlog._native import system
-from embedlog.errors import StorageError
+from embedlog.errors import StorageError, UnknownTopicOrPartitionError
 from embedlog.partition.epoch_file import EpochFile
+from embedlog.partition.replication.replica_log import Staging
 from embedlog.partition.state import PartitionState
 from embedlog.replicas.decisions.proposals import Proposal
 from embedlog.replicas.observation.replica_events import ReplicaEvents
@@ -184,3 +186,26 @@ def test_all_files_are_synced_and_each_has_its_result(tmp_path: Path) -> None:
             for fd in fds:
                 os.close(fd)
     assert system.sync_all([0] * 65)[0] < 0, "more than the C core takes"
+
+
+class Peer:
+    """A partition of the decision; a deleted one raises."""
+
+    def __init__(self, *, deleted: bool = False) -> None:
+        self.deleted = deleted
+        self.staged = 0
+
+    def stage_epochs(self, state: State) -> Iterator[Staging]:
+        self.staged += 1
+        if self.deleted:
+            raise UnknownTopicOrPartitionError("topic 'd' was deleted")
+        return iter(())
+
+
+def test_a_deleted_partition_of_the_same_decision_fails_no_other_one() -> None:
+    partitions = [Peer(), Peer(), Peer(deleted=True), Peer()]
+    epochs = staged_epochs.StagedEpochs(partitions)
+    state = State("cluster")
+    for partition in (partitions[0], partitions[1], partitions[3]):
+        epochs.prepare(partition, state)
+    assert [partition.staged for partition in partitions] == [1, 1, 1, 1]

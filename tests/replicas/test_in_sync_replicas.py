@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from embedlog._native import system
-from embedlog.errors import EmbedlogError
+from embedlog.errors import EmbedlogError, NotEnoughReplicasAfterAppendError
 from tests.support.replica_partitions import a_set
 from tests.support.replica_sets import having
 from tests.support.stamped_batches import run_of
@@ -68,3 +68,35 @@ def test_an_addition_beside_a_long_copy_ends_at_its_deadline(tmp_path: Path) -> 
             thread.join(20)
             assert results == [False]
         assert in_sync.add_to_isr(leader, 3, after_ms(10_000))
+
+
+def test_a_commit_with_an_unknown_member_waits_and_says_that_the_records_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory of a member cannot be opened. Before, the attempts to the deadline used a
+    processor, and the error said that no replica leads.
+    """
+    with a_set(tmp_path) as (_, [process]):
+        process.partition.append(run_of(b"first"))
+        leader = process.replicas.leaders.find_leader(after_ms(20_000))
+        in_sync = process.replicas.in_sync
+        attempts = list[int]()
+
+        def commit_less(leader: object, end: int, deadline_ns: int) -> int:
+            attempts.append(end)
+            return end - 1
+
+        waits = list[int]()
+        wait = process.replicas.members.wait
+
+        def count(version: int, deadline_ns: int) -> bool:
+            waits.append(version)
+            return wait(version, deadline_ns)
+
+        monkeypatch.setattr(process.replicas.members, "wait", count)
+        monkeypatch.setattr(in_sync, "_commit_once", commit_less)
+        monkeypatch.setattr(in_sync, "maximal_isr", lambda leader: ([1, 2], 1))
+        with pytest.raises(NotEnoughReplicasAfterAppendError) as caught:
+            in_sync.commit(leader, 2, after_ms(300))
+        assert caught.value.offset == 1
+        assert len(waits) == len(attempts) - 1 > 0

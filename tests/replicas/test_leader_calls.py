@@ -204,3 +204,51 @@ def test_copies_that_all_fail_end_with_their_cause(tmp_path: Path) -> None:
         with pytest.raises(LeaderNotAvailableError, match="during each of 10 copies") as caught:
             copied.at_files(change)
         assert caught.value.__cause__ is problem
+
+
+def test_a_leader_counts_as_checked_only_after_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, a leader whose check was interrupted was used until the next decision, although
+    another one had replaced it.
+    """
+    with a_set(tmp_path) as (_, [process]):
+        process.partition.append(run_of(b"first"))
+        calls = process.partition._calls
+        leader = calls.find(far())
+        version = process.replicas.members.version()
+        monkeypatch.setattr(process.replicas.members, "version", lambda: version + 2)
+
+        def interrupt(leader: Leader) -> NoReturn:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(process.replicas.members, "is_replaced", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                calls.check_leader()
+        assert calls.leader is leader
+        monkeypatch.setattr(process.replicas.members, "is_replaced", lambda leader: True)
+        assert calls.watch_leader() is None
+        assert calls.leader is None
+
+
+def test_a_leader_is_not_watched_while_another_thread_checks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_set(tmp_path) as (_, [process]):
+        process.partition.append(run_of(b"first"))
+        calls = process.partition._calls
+        calls.find(far())
+        version = process.replicas.members.version()
+        watches = list[object]()
+
+        def is_replaced(leader: Leader) -> bool:
+            if not watches:
+                watches.append(None)
+                watches[0] = calls.watch_leader()  # as another thread would
+            return True
+
+        monkeypatch.setattr(process.replicas.members, "version", lambda: version + 2)
+        monkeypatch.setattr(process.replicas.members, "is_replaced", is_replaced)
+        calls.check_leader()
+        assert watches == [None]

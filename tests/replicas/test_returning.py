@@ -6,20 +6,28 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import multiprocessing
+import os
 import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 import embedlog
 from embedlog._native import replication, system
 from embedlog.admin.replica_housekeeper import ReplicaHousekeeper
-from embedlog.errors import ElectionNotNeededError, LockTimeoutError, StorageError
+from embedlog.errors import (
+    ElectionNotNeededError,
+    LockTimeoutError,
+    NotEnoughDirectoriesError,
+    StorageError,
+)
 from embedlog.partition.state import PartitionState
-from embedlog.replicas.members import open_directories
+from embedlog.replicas.members import open_directories, registration
+from embedlog.replicas.members.set_members import SetMembers
 from embedlog.storage import file_names, files
 from embedlog.storage.control_page import PageFile
 from tests.faults.harness.processes import until
@@ -454,3 +462,53 @@ def test_directories_whose_lock_files_were_replaced_together_return_by_themselve
 
         until(has_returned, "all directories return", 30)
         assert all(each.answers for each in log.replicas().directories)
+
+
+def leave_open(root: Path) -> None:
+    """End without a close: the next opening of each directory has another registration."""
+    opened(root)
+    os._exit(0)
+
+
+def test_a_directory_that_opens_during_a_registration_is_registered_by_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Observing the replicas can lead to `tend`, which opens a directory that returns. Before, it
+    counted as registered by the decision that was made without it.
+    """
+    made(tmp_path)
+    process = multiprocessing.get_context("fork").Process(target=leave_open, args=(tmp_path,))
+    process.start()
+    process.join()
+    process.close()
+    moved_away(tmp_path / "d3")
+    members = list[SetMembers]()
+    register_judged = SetMembers._register_judged
+    register = registration.register
+    is_nested = threading.Event()
+    has_returned = threading.Event()
+
+    def note_members(self: SetMembers, deadline_ns: int) -> None:
+        members.append(self)
+        register_judged(self, deadline_ns)
+
+    def register_beside_a_return(*arguments: Any, **options: Any) -> Any:
+        if is_nested.is_set():
+            raise NotEnoughDirectoriesError("no majority for the nested registration")
+        if not has_returned.is_set():
+            has_returned.set()
+            moved_back(tmp_path / "d3")
+            is_nested.set()
+            members[0].tend(by_hand=True)
+            is_nested.clear()
+        return register(*arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SetMembers, "_register_judged", note_members)
+        patched.setattr(registration, "register", register_beside_a_return)
+        log = opened(tmp_path)
+    with log:
+        log.housekeep()
+        state = log._engine.set.decisions.counted_state()  # type: ignore[attr-defined]
+        own = members[0]._states.require(3).entered.membership
+        assert state.nodes[3].registration_id == own.registration_id

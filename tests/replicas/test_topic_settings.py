@@ -8,8 +8,9 @@ import pytest
 
 import embedlog
 from embedlog._native import system
-from embedlog.errors import DeadlineError, NotEnoughReplicasError, RecordTooLargeError
+from embedlog.errors import ConfigError, DeadlineError, NotEnoughReplicasError, RecordTooLargeError
 from embedlog.format.encoder import encode_records
+from embedlog.replicas.rules.events import SetConfig
 from tests.support.opened_sets import QUIET, isr, made, paths, send, values
 from tests.support.producer_helpers import wait_until
 from tests.support.returning_directories import moved_away, moved_back, replica
@@ -249,3 +250,42 @@ def test_only_a_setting_with_which_the_topic_was_created_decides_that_it_is_dura
             for each in state.partitions.values()
         }
     assert durable == {"t": False, "own": True, "late": False}
+
+
+def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    """Each is valid alone. Before, both were decided, and no process could apply them."""
+    made(tmp_path)
+    with embedlog.open(paths(tmp_path), config=QUIET) as log:
+        log.alter_topic("t", {"max.compaction.lag.ms": 1000})
+        with pytest.raises(ConfigError, match=r"min\.compaction\.lag\.ms"):
+            log.alter_topic("t", {"min.compaction.lag.ms": 5000})
+        assert log.describe_topic("t").config == {"max.compaction.lag.ms": "1000"}
+        send(log, b"second")
+    defaults = {**QUIET, "log_cleaner_min_compaction_lag_ms": 5000}
+    with (
+        embedlog.open(paths(tmp_path), config=defaults) as log,
+        pytest.raises(ConfigError, match=r"min\.compaction\.lag\.ms"),
+    ):
+        log.alter_topic("t", {"retention.ms": 5})
+
+
+def test_a_set_opens_whose_settings_contradict_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An earlier version has decided them."""
+    made(tmp_path)
+    changes = {"max.compaction.lag.ms": "1000", "min.compaction.lag.ms": "5000"}
+    with embedlog.open(paths(tmp_path), config=QUIET) as log:
+        with monkeypatch.context() as patched:
+            patched.setattr("embedlog.replicas.rules.topics._is_allowed", lambda config: True)
+            log._engine.set.decide(lambda state: SetConfig("t", changes))
+        send(log, b"second")
+        assert "max.compaction.lag.ms of topic t does not apply" in caplog.text
+    with embedlog.open(paths(tmp_path), config=QUIET) as log:
+        send(log, b"third")
+        log.housekeep()
+        assert values(log) == [b"first", b"second", b"third"]
+        found = log._engine.partition("t", 0).config
+        assert (found.min_compaction_lag_ms, found.max_compaction_lag_ms) == (5000, 2**63 - 1)
+        log.alter_topic("t", {"min.compaction.lag.ms": None})
+        assert replica(log, 1).config.max_compaction_lag_ms == 1000

@@ -177,7 +177,10 @@ def finish(locked: LockedPartition) -> Published:
     logger.warning(
         "repaired %s: a compaction was interrupted while segments were replaced", locked.path
     )
+    purged_to = published.purged_to
+    if locked.replica_at_begin.role == ROLE_LEADER:
+        purged_to += 1  # as in `replace`: an earlier estimate is not below what was replaced now
     return published._replace(
         generation=published.generation + 1,
-        purged_to=max(published.purged_to, published.segment_base),
+        purged_to=max(purged_to, published.segment_base),
     )

@@ -641,9 +641,11 @@ class _Loader:
         earlier = self.loading.earlier_publication
         if not loading.in_set or not loading.gaps_allowed:
             return 0
-        if earlier is not None and earlier.generation % 2 == 0:
+        if earlier is None:
+            return active.segment_base
+        if earlier.generation % 2 == 0:
             return earlier.purged_to
-        return active.segment_base
+        return max(earlier.purged_to, active.segment_base)  # a swap was interrupted
 
     def _finish(self, segments: list[SegmentInfo], active: Published) -> Loaded:
         loading = self.loading

@@ -148,8 +148,8 @@ class DecisionLog:
     def view(self) -> CountedView:
         """As `counted_state`, with the position and the term of the last record."""
         for copy, facts in self._rank_copies():
-            if facts == self._shown.facts:
-                break
+            if facts == self._shown.facts or facts[-1] < self._shown.view.position:
+                break  # nothing newer: copies with later records may be away
             try:
                 view = self._read_view(copy, facts[-1])
             except EmbedlogError as problem:
@@ -160,9 +160,23 @@ class DecisionLog:
                 continue
             if view is not None:
                 # the records below a high watermark count: a decision raises it after that
-                self._shown = ShownView(facts, CountedView(view))
+                self._show(ShownView(facts, CountedView(view)))
                 break
         return self.last_view()
+
+    def _show(self, shown: ShownView) -> None:
+        """Keep what a copy shows, unless another thread has read something newer meanwhile."""
+        with self._attaching:
+            if shown.view.position >= self._shown.view.position:
+                self._shown = shown
+
+    def _forget_shown_above(self, settled: CountedView) -> None:
+        """Forget what a copy showed above all decisions that count: it was that of a directory that
+        does not belong to the set. REQUIRES: the locks of the session that settled.
+        """
+        with self._attaching:
+            if self._shown.view.position > settled.position:
+                self._shown = ShownView((), settled)
 
     def is_newest(self, state: State) -> bool:
         """Whether a state has all decisions that count: a majority of its voters has no record
@@ -224,7 +238,7 @@ class DecisionLog:
         `counted_state`.
         """
         high_watermarks = [facts[-1] for _, facts in self._rank_copies()]
-        return max([self._decided_view.position, *high_watermarks])
+        return max([self.last_view().position, *high_watermarks])
 
     def _rank_copies(self) -> list[tuple[Copy, tuple[int, ...]]]:
         """Each copy that answers, with the facts of its page, the one with the highest watermark
@@ -374,6 +388,7 @@ class DecisionLog:
                     session.lock(self._reopen_copies(), deadline_ns, ends)
                     yield session
                     self._decided_view = session.counted_view
+                    self._forget_shown_above(session.counted_view)
                     self._own = session.own
                 except EmbedlogError:  # no copy that is still locked has failed: they stay usable
                     session.release()

@@ -535,8 +535,9 @@ class SetMembers:
             for directory in entered
             if directory.membership.replaces or directory.restored
         }
-        # those that are still open and not registered: observing the replicas can lead to `tend`
-        registered_nodes = self._nodes_to_register()
+        # those of the decision that are still open: observing the replicas can lead to `tend`, which
+        # also opens others, and those are not in the decision
+        registered_nodes = nodes & self._nodes_to_register()
         for node in registered_nodes - beginning_again:
             self._states.register(node)
         for node in registered_nodes & beginning_again:
@@ -845,14 +846,16 @@ class SetMembers:
                 key = (paths[node], text)
                 log_messages.report(logger, logging.WARNING, key, text, problem)
 
-    def renew_copy(self, node: int, problem: EmbedlogError) -> None:
-        """Begin a damaged copy of the decision log again. Raises NotEnoughDirectoriesError,
-        LockTimeoutError, StorageError.
+    def renew_copy(self, node: int, problem: EmbedlogError) -> bool:
+        """Begin a damaged copy of the decision log again; False if its directory is not open any
+        more. Raises NotEnoughDirectoriesError, LockTimeoutError, StorageError.
         """
         with locks.holding(self._mutex, self._deadline(), "the directories of the set"):
             opened = self._states.open_member(node)
-            if opened is not None:
-                renew_copy(self.decisions, opened.directory, opened.copy, problem, self._deadline)
+            if opened is None:
+                return False
+            renew_copy(self.decisions, opened.directory, opened.copy, problem, self._deadline)
+            return True
 
     def _follow(self, state: State) -> None:
         """Add the directories that other processes have added to the set, and forget those that

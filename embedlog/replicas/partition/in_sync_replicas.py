@@ -199,7 +199,10 @@ class InSyncReplicas:
                 return high_watermark
             self._check_page_size(leader, end)
             if system.boot_ns() >= work_end(deadline_ns):
-                raise self._members.unavailable_error(None, f"offset {end} is not committed")
+                raise self._not_committed_error(leader, end)
+            _, unknown_count = self.maximal_isr(leader)
+            if unknown_count > 0:  # until the directory of that member can be opened
+                self._members.wait(version, deadline_ns)
 
     def _commit_once(self, leader: Leader, end: int, deadline_ns: int) -> int:
         _, page = leader.partition.replica.published()

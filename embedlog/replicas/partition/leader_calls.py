@@ -15,6 +15,7 @@ The page of a leader in a removed directory is never written again, so it shows 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -53,8 +54,9 @@ class LeaderCalls:
         self.timeout_ns = lock_timeout_ms * 1_000_000
         self.leader: Leader | None = None  # of the last call
         self.highest_read_epoch = -1  # of a leader from which records were returned
-        # the version of the decisions with which a leader that is still known was compared last
-        self._checked_version = -1
+        self._raising = threading.Lock()  # for changes of `highest_read_epoch`
+        # a leader that no decision has replaced, up to this version; of one moment
+        self._checked: tuple[Leader | None, int] = (None, -1)
         # the number of changes of the directories when the leader was looked for last
         self._found_at_changes = -1
         self._watch: LeaderWatch | None = None
@@ -111,7 +113,9 @@ class LeaderCalls:
             if self._members.read_only or (
                 is_page_of(leader, now, replica) and now.high_watermark >= replica.epoch_start
             ):
-                self.highest_read_epoch = max(self.highest_read_epoch, leader.epoch)
+                if leader.epoch > self.highest_read_epoch:
+                    with self._raising:
+                        self.highest_read_epoch = max(self.highest_read_epoch, leader.epoch)
                 return leader
             try:
                 self._commit(replica.epoch_start, deadline_ns)
@@ -125,13 +129,21 @@ class LeaderCalls:
                     raise LeaderNotAvailableError(text, found=facts) from problem
 
     def check_leader(self) -> None:
-        """Forget a leader that a decision has replaced."""
+        """Forget a leader that a decision has replaced.
+
+        It counts as checked only after the answer: another thread may ask meanwhile.
+        """
         leader = self.leader
+        if leader is None:
+            return
         version = self._members.version()
-        if leader is not None and version != self._checked_version:
-            self._checked_version = version
-            if self._members.is_replaced(leader):
-                self.leader = None
+        checked_leader, checked_version = self._checked
+        if leader is checked_leader and version == checked_version:
+            return
+        if not self._members.is_replaced(leader):
+            self._checked = (leader, version)
+        elif self.leader is leader:
+            self.leader = None
 
     def forget_failed(self, problem: EmbedlogError, until_ns: int) -> None:
         """Fail the directory or replica of an error, and forget the leader: the next call looks for it
@@ -158,11 +170,11 @@ class LeaderCalls:
         if watch is not None and watch.leader is self.leader and watch.is_unchanged():
             return watch
         self.check_leader()
-        leader = self.leader
+        leader, version = self._checked
         changes = self._found_at_changes
-        version = self._checked_version
         if (
             leader is None
+            or leader is not self.leader
             or self._members.read_only
             or changes != self._members.changes
             or version & 1

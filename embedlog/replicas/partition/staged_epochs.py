@@ -70,7 +70,9 @@ def _stage(partitions: Sequence[Elected], state: State) -> None:
     are_synced: list[bool] = []
     try:
         for partition in partitions:
-            stagings += partition.stage_epochs(state)
+            # one of the others may be deleted: the work is left to its usual place
+            with contextlib.suppress(EmbedlogError):
+                stagings += partition.stage_epochs(state)
         are_synced = files.sync_all([staging.fd for staging in stagings])
     finally:
         for number, staging in enumerate(stagings):

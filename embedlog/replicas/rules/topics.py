@@ -13,6 +13,8 @@
   and leads.
 - A change of `min.insync.replicas` that makes an ISR large enough, or too small, is a decision
   about its partition, too. Only a decision brings the setting into the page of the leader.
+- The settings of a topic parse together after a change, not each changed one alone: otherwise no
+  process could apply them.
 - The records of the settings of a new topic show that it was created with them. Those of a change
   do not, nor those of a topic of the first directory: that one may have been changed before.
 - A topic is created only if no topic was deleted since the creating process began to delete the
@@ -23,8 +25,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from embedlog.config.options import parse
+from embedlog.config.options import known_only, parse
 from embedlog.config.topic import TopicConfig
 from embedlog.errors import (
     ConfigError,
@@ -161,7 +164,7 @@ def set_config(state: State, event: SetConfig) -> Ruling:
     elif (event.kind, event.resource) != (NODE, ""):
         return Refusal.INVALID_REQUEST
     new_values = {name: value for name, value in event.changes.items() if value is not None}
-    if not _is_allowed(new_values):
+    if not _is_allowed(new_values) or not _is_allowed(_known_settings_after(state, event)):
         return Refusal.INVALID_CONFIG
     records: list[Record] = []
     for name, value in sorted(event.changes.items()):
@@ -262,6 +265,19 @@ def _with_changed_sufficiency(state: State, after: State) -> list[DecidedPartiti
         if was_small != is_small and (is_small or not partition.elr):
             affected.append(partition)
     return affected
+
+
+def _known_settings_after(state: State, event: SetConfig) -> dict[str, Any]:
+    """The settings of the resource after the change: two values that are valid alone may not be
+    valid together. Those of a newer version are left out.
+    """
+    settings = {
+        name: value
+        for (kind, resource, name), value in state.settings.items()
+        if (kind, resource) == (event.kind, event.resource) and name not in event.changes
+    }
+    settings.update((name, value) for name, value in event.changes.items() if value is not None)
+    return known_only(TopicConfig, settings)
 
 
 def _is_allowed(config: Mapping[str, str]) -> bool:

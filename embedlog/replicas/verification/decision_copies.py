@@ -60,10 +60,11 @@ class DecisionCopies:
             raise NotEnoughDirectoriesError(
                 "no other copy of the decision log is open", path=difference.path
             )
-        self._members.renew_copy(difference.node, damage.problem)
+        if not self._members.renew_copy(difference.node, damage.problem):
+            raise StorageError("the directory left the set meanwhile", path=difference.path)
         # all others that answered had one log then, of which the first one was copied
         failures = self._members.decisions.failures()
-        source = min(node for node in others if node not in failures)
+        source = min([node for node in others if node not in failures] or others)
         return RepairedReplica(
             topic=LOG,
             partition=0,

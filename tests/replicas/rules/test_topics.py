@@ -328,6 +328,30 @@ def test_impossible_settings_are_refused() -> None:
         assert refused(state, SetConfig("t", changes)) is Refusal.INVALID_CONFIG
 
 
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    """Each is valid alone; no process could apply both."""
+    least = "min.compaction.lag.ms"
+    most = "max.compaction.lag.ms"
+    state = apply(with_topic(), DecidedConfig(2, "t", most, "1000"))
+    assert refused(state, SetConfig("t", {least: "5000"})) is Refusal.INVALID_CONFIG
+    assert refused(state, SetConfig("t", {least: "5", most: "4"})) is Refusal.INVALID_CONFIG
+    assert decided(state, SetConfig("t", {least: "5000", most: None}))
+    assert decided(state, SetConfig("t", {least: "5000", most: "6000"}))
+
+
+def test_contradicting_settings_of_before_are_repaired_by_a_change() -> None:
+    least = "min.compaction.lag.ms"
+    state = with_topic()
+    for name, value in (
+        ("max.compaction.lag.ms", "1000"),
+        (least, "5000"),
+        ("setting.of.a.newer.version", "1"),
+    ):
+        state = apply(state, DecidedConfig(2, "t", name, value))
+    assert refused(state, SetConfig("t", {"retention.ms": "1"})) is Refusal.INVALID_CONFIG
+    assert decided(state, SetConfig("t", {least: None}))
+
+
 def test_a_stored_setting_out_of_range_is_a_typed_error() -> None:
     state = apply(with_topic(), DecidedConfig(2, "t", LEAST, "0"))
     with pytest.raises(ConfigError, match=LEAST):

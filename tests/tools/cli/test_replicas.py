@@ -11,6 +11,7 @@ import pytest
 
 import embedlog
 from embedlog.errors import LockTimeoutError
+from embedlog.tools.cli.verbs import replicas
 
 PLACES = ("d1", "d2", "d3")
 
@@ -62,6 +63,16 @@ def test_replicas_are_described_and_compared(on_set: Callable[..., Any], tmp_pat
     assert on_set("replicas", "--repair", "--json").status == 0
     assert on_set("replicas", "--verify").status == 0
     assert segment.read_bytes() == data
+
+
+def test_a_repair_after_which_replicas_are_not_in_sync_is_a_finding(
+    on_set: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy may take longer than the rounds of the command. Before, its status was 0."""
+    monkeypatch.setattr(replicas, "_find_incomplete", lambda log, topic: ["t-0"])
+    repaired = on_set("replicas", "--repair")
+    assert repaired.status == 1
+    assert "t-0: not all replicas are in sync" in repaired.err
 
 
 def test_a_directory_that_is_away_is_a_finding(on_set: Callable[..., Any], tmp_path: Path) -> None:

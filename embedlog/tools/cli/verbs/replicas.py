@@ -167,24 +167,34 @@ def _date_of(time_ms: int | None) -> str | None:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(" ", "seconds")
 
 
-def _complete_replicas(log: embedlog.Log, topic: str | None) -> None:
+def _complete_replicas(log: embedlog.Log, topic: str | None) -> list[str]:
     """Do rounds of housekeeping until every replica is in sync, or for ROUNDS: one that cannot be
-    loaded is copied there.
+    loaded is copied there. The partitions with replicas that are not in sync after the last round.
     """
     for _ in range(ROUNDS):
-        if not any(partition.under_replicated for partition in log.replicas(topic).partitions):
-            return
+        if not _find_incomplete(log, topic):
+            return []
         log.housekeep()
+    return _find_incomplete(log, topic)
+
+
+def _find_incomplete(log: embedlog.Log, topic: str | None) -> list[str]:
+    return [
+        f"{partition.topic}-{partition.partition}"
+        for partition in log.replicas(topic).partitions
+        if partition.under_replicated
+    ]
 
 
 def _verify(topic: str | None, *, repair: bool) -> int:
     with open_log(read_only=not repair) as log:
         if repair:
             report = log.repair(topic)
-            _complete_replicas(log, topic)
+            incomplete = _complete_replicas(log, topic)
             differences: list[Any] = [*report.repaired, *report.left]
         else:
             report = None
+            incomplete = []
             differences = list(log.verify_replicas(topic))
         absent = [
             directory for directory in log.replicas(topic).directories if not directory.answers
@@ -216,5 +226,7 @@ def _verify(topic: str | None, *, repair: bool) -> int:
                 f"embedlog: {difference.topic}-{difference.partition}, node {difference.node}: "
                 f"not repaired: {reason}"
             )
-        return 1 if report.left or absent else 0
+        for partition in incomplete:
+            tell(f"embedlog: {partition}: not all replicas are in sync; --repair continues")
+        return 1 if report.left or absent or incomplete else 0
     return 1 if differences or absent else 0
