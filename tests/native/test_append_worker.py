@@ -180,3 +180,56 @@ def test_many_callers_append_while_their_owner_rests(tmp_path: Path) -> None:
             each.level()
             assert each.leader.published().high_watermark == 201
     wait_until(lambda: threads() == 0)
+
+
+def test_signals_at_a_short_interval_do_not_keep_a_caller_at_a_disk_that_hangs(
+    tmp_path: Path,
+) -> None:
+    """As those of a profiler: each ends the sleep of the caller before its time."""
+    before = signal.signal(signal.SIGALRM, lambda number, frame: None)
+    try:
+        with a_set(tmp_path) as found:
+            found.prepare()
+            found.append(run_of(b"second"))
+            hang_at(found, 1)
+            late = threading.Timer(20, system.fault_off)
+            late.start()
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+                began = time.monotonic()
+                assert not found.append(run_of(b"third")).committed
+                assert time.monotonic() - began < 10
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                late.cancel()
+                system.fault_off()
+            found.level()
+            assert found.leader.published().high_watermark == 3
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_thread_that_leaves_during_an_append_apart_has_left(tmp_path: Path) -> None:
+    """The append apart from the follower does not write the follower's writer back."""
+    with a_set(tmp_path) as found:
+        found.prepare()
+        found.append(run_of(b"second"))
+        writer = found.others[0]._state.writer
+        assert writer is not None
+        hang_at(found, 1)
+        try:
+            found.append(run_of(b"third"))
+            assert writer.is_left
+            with contextlib.closing(locks.LockFile(found.leader.path / file_names.LOCK)) as lock:
+                assert lock.try_lock()
+                caller = threading.Thread(target=found.append, args=(run_of(b"fourth"),))
+                caller.start()
+                wait_until(lambda: threads() == 2)  # the second one waits for the leader's lock
+                system.fault_off()
+                wait_until(lambda: not writer.is_left)
+            caller.join()
+        finally:
+            system.fault_off()
+        assert not writer.is_left
+        found.level()
+        assert found.leader.published().high_watermark == 4

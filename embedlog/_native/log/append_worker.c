@@ -278,6 +278,9 @@ static void lend(el_job *job, const el_together *together, const el_known *known
 
 static void take_back(el_job *job, int32_t count, el_together *together, el_known *known,
                       el_appended *out) {
+    /* A thread that was left behind in a follower may have left it since `lend`. The job apart from
+     * the followers has not changed their writers. */
+    count = job->is_apart ? 1 : count;
     for (int32_t at = 0; at < count; at++) {
         *job->lent[at] = job->writers[at];
     }
@@ -333,10 +336,13 @@ static int has_ended_soon(el_worker *worker) {
     return 0;
 }
 
-/* EL_JOB_ENDED, or the place in which the thread was left behind. */
+/* EL_JOB_ENDED, or the place in which the thread was left behind. Signals of the program end sleeps
+ * early, and may come at a shorter interval than a look: the time counts, not the sleeps. */
 static uint32_t await_end(el_worker *worker, int64_t patience_ns) {
     el_job *job = &worker->job;
-    int64_t leader_until_ns = 0;
+    int64_t leader_until_ns = el_boot_ns() + patience_ns;
+    int64_t until_ns = leader_until_ns;
+    uint32_t seen = 0;
     if (has_ended_soon(worker)) {
         return EL_JOB_ENDED;
     }
@@ -345,17 +351,22 @@ static uint32_t await_end(el_worker *worker, int64_t patience_ns) {
         if (place == EL_JOB_ENDED) {
             return place;
         }
-        atomic_store(&job->is_awaited, 1);
-        if (atomic_load(&job->place) != place ||
-            el_futex_wait(&job->place, place, LOOK_NS) != -ETIMEDOUT) {
+        if (place != seen) {
+            int is_in_leader = place == EL_JOB_COMMITS;
+            until_ns = is_in_leader ? leader_until_ns : el_boot_ns() + LOOK_NS;
+            seen = place;
+        }
+        int64_t left_ns = until_ns - el_boot_ns();
+        if (left_ns <= 0) {
+            if (is_given_up(job, place)) {
+                return place;
+            }
             continue;
         }
-        int is_in_leader = place == 0 || place == EL_JOB_COMMITS;
-        if (!leader_until_ns) {
-            leader_until_ns = el_boot_ns() + patience_ns - LOOK_NS;
-        }
-        if ((!is_in_leader || el_boot_ns() >= leader_until_ns) && is_given_up(job, place)) {
-            return place;
+        atomic_store(&job->is_awaited, 1);
+        if (atomic_load(&job->place) == place) {
+            /* the thread wakes its caller at the end, and not when it enters another directory */
+            el_futex_wait(&job->place, place, left_ns < LOOK_NS ? left_ns : LOOK_NS);
         }
     }
 }
