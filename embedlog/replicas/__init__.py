@@ -12,7 +12,8 @@ consumers, groups or transactions.
 - `verification`: comparison of replicas with their leaders, and their repair
 
 Other units import `replica_set`, `members.adoption` (makes a set of a log), `members.membership`
-(the file of members), `members.open_directories` (which of them answer), `members.set_up` (begins
-new sets, and checks a directory that is opened alone), `observation.answers`,
-`observation.decision_words`, `observation.directory_view` and `observation.replica_events`.
+(the file of members), `members.open_directories` (which of them answer), `members.set_directory`
+(what a directory holds of a decided topic), `members.set_up` (begins new sets, and checks a
+directory that is opened alone), `observation.answers`, `observation.decision_words`,
+`observation.directory_view` and `observation.replica_events`.
 """
