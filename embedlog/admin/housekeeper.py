@@ -149,14 +149,15 @@ class Housekeeper:
         are due, which need a lock that comes earlier in the lock order.
         """
         lock = self.jobs.lock
+        are_points_due = False
         with Guard(lock.unlock):
-            if not lock.try_lock():
-                return False
-            self.jobs.maintain()
-            self._tend_transactions()
-            self._tend_groups()
-            self.jobs.clean_if_due()
-            return self.jobs.claim_points()
+            if lock.try_lock():
+                self.jobs.maintain()
+                self._tend_transactions()
+                self._tend_groups()
+                self.jobs.clean_if_due()
+                are_points_due = self.jobs.claim_points()
+        return are_points_due
 
     def _tend_transactions(self) -> None:
         """Abort abandoned transactions and expire unused ids, when due."""

@@ -225,12 +225,13 @@ class ReplicaHousekeeper(Housekeeper):
     @staticmethod
     def _do_due_jobs(jobs: DirectoryJobs) -> bool:
         """Do the due jobs, unless another process does them; whether checkpoints are due."""
+        are_points_due = False
         with Guard(jobs.lock.unlock):
-            if not jobs.lock.try_lock():
-                return False
-            jobs.maintain()
-            jobs.clean_if_due()
-            return jobs.claim_points()
+            if jobs.lock.try_lock():
+                jobs.maintain()
+                jobs.clean_if_due()
+                are_points_due = jobs.claim_points()
+        return are_points_due
 
     def tend(self, step_s: float | None = None, *, used_only: bool = False) -> None:
         """Commit what is copied late, and let replicas join the ISR (REPLICA-25).

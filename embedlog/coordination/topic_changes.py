@@ -338,7 +338,8 @@ def mark_deleted(
     lock_file = locks.LockFile(path / file_names.LOCK, mode)
     with Guard(lock_file.close):  # which gives the lock back
         lock_file.lock(deadline_ns)
-        return _set_deleted_locked(path, directory_page, locked, epoch)
+        is_deleted = _set_deleted_locked(path, directory_page, locked, epoch)
+    return is_deleted
 
 
 def _set_deleted_locked(
