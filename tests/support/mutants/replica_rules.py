@@ -69,7 +69,7 @@ def _has_everything(original: Any, self: Any, leader: Any, needed: int, *, durab
 
 
 @replaces("any_change_is_new", "embedlog.replicas.rules.elections:at_partition_epoch")
-def _of_any_change(original: Any, state: Any, partition_id: Any, change: int) -> Any:
+def _of_any_change(original: Any, state: Any, partition_id: Any, partition_epoch: int) -> Any:
     return state.partitions.get(partition_id) or Refusal.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -113,8 +113,8 @@ def _crashed_leads_at_once(original: Any, state: Any, old: Any, seen: Any) -> An
 
 
 @replaces("leader_syncs_alone", "embedlog.replicas.partition.parallel_sync:sync_all")
-def _first_alone(original: Any, replicas: Any, end: int, deadline_ns: int) -> Any:
-    return original(replicas[:1], end, deadline_ns)
+def _first_alone(original: Any, in_sync: Any, end: int, deadline_ns: int) -> Any:
+    return original(in_sync[:1], end, deadline_ns)
 
 
 @replaces(

@@ -112,9 +112,9 @@ def _commit_of_any_generation(
 
 
 @replaces("decide_after_another_decision", "embedlog.replicas.rules.elections:at_partition_epoch")
-def _decided_from_the_past(original, state, partition_id, change):
+def _decided_from_the_past(original, state, partition_id, partition_epoch):
     partition = state.partitions.get(partition_id)
-    return original(state, partition_id, change) if partition is None else partition
+    return original(state, partition_id, partition_epoch) if partition is None else partition
 
 
 @replaces("elect_any_replica", "embedlog.replicas.rules.elections:_candidates")
