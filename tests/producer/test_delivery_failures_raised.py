@@ -166,4 +166,4 @@ def test_failures_that_are_received_during_a_flush_are_no_error(
         return taken
 
     monkeypatch.setattr(failures, "take", take_and_read)
-    failures.raise_unreported()
+    failures.raise_or_log_unreceived()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from types import SimpleNamespace
 
 from tests.support.mutants.registry import replaces
 
@@ -20,14 +19,9 @@ def _offsets_outlive_the_topic(original, self, topics, deadline_ns, is_deleted=l
     return None
 
 
-@replaces("many_housekeepers", "embedlog.admin.housekeeper:Housekeeper.by_hand")
-def _without_the_lock(original, self, deadline_ns, work):
-    held = self.jobs.lock
-    self.jobs.lock = SimpleNamespace(hold=lambda _: contextlib.nullcontext())
-    try:
-        original(self, deadline_ns, work)
-    finally:
-        self.jobs.lock = held
+@replaces("many_housekeepers", "embedlog.admin.directory_jobs:DirectoryJobs.hold")
+def _without_the_lock(original, self, deadline_ns):
+    return contextlib.nullcontext()
 
 
 # ---- producers ---------------------------------------------------------------------------------------
