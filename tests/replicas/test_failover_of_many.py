@@ -204,7 +204,7 @@ class Peer:
 
 def test_a_deleted_partition_of_the_same_decision_fails_no_other_one() -> None:
     partitions = [Peer(), Peer(), Peer(deleted=True), Peer()]
-    epochs = staged_epochs.StagedEpochs(partitions)
+    epochs = staged_epochs.EpochStaging(partitions)
     state = State("cluster")
     for partition in (partitions[0], partitions[1], partitions[3]):
         epochs.prepare(partition, state)

@@ -14,7 +14,7 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog.admin.replica_housekeeper import ReplicaHousekeeper
-from embedlog.errors import LeaderNotAvailableError
+from embedlog.errors import NotEnoughReplicasAfterAppendError
 from embedlog.partition.replication.replica_log import ReplicaLog
 from embedlog.replicas.partition import copying, follower_lags
 from embedlog.replicas.partition.catching_up import CatchUp
@@ -148,7 +148,7 @@ def test_a_copy_ends_at_its_deadline(
     with a_set(tmp_path) as (decisions, [process]):
         filled(process, 40)
         leader = process.replicas.leaders.find_leader(process.partition.deadline())
-        with pytest.raises(LeaderNotAvailableError, match="not committed"):
+        with pytest.raises(NotEnoughReplicasAfterAppendError, match="not committed"):
             process.replicas.in_sync.commit(leader, 40, system.boot_ns())
         assert 0 < process.published(2).log_end < 40, "one chunk"
         assert decisions.partition.isr == (1, 2, 3)
