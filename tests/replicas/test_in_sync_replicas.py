@@ -10,8 +10,13 @@ from typing import Any
 
 import pytest
 
+import embedlog
 from embedlog._native import system
-from embedlog.errors import EmbedlogError, NotEnoughReplicasAfterAppendError
+from embedlog.errors import (
+    EmbedlogError,
+    NotEnoughReplicasAfterAppendError,
+    UnknownTopicOrPartitionError,
+)
 from tests.support.replica_partitions import a_set
 from tests.support.replica_sets import having
 from tests.support.stamped_batches import run_of
@@ -100,3 +105,21 @@ def test_a_commit_with_an_unknown_member_waits_and_says_that_the_records_are_wri
             in_sync.commit(leader, 2, after_ms(300))
         assert caught.value.offset == 1
         assert len(waits) == len(attempts) - 1 > 0
+
+
+def test_a_directory_that_is_back_when_its_absence_is_judged_has_lost_no_replica(
+    tmp_path: Path,
+) -> None:
+    """It was renamed for a moment. The only replica of the ISR was taken for lost, and the producer
+    got UnknownTopicOrPartitionError for its record.
+    """
+    paths = [tmp_path / f"d{node}" for node in (1, 2, 3)]
+    with embedlog.open(paths, config={"housekeeping": False}) as log:
+        log.create_topic("t", assignment={0: [1]})
+        members = log._engine.partition("t", 0)._replicas.members  # type: ignore[attr-defined]
+        problem = UnknownTopicOrPartitionError("t-0 has no directory", path=paths[0] / "t-0")
+        assert members.blame(problem) == 1
+        (paths[0] / "t-0").rename(tmp_path / "lost")
+        with pytest.raises(UnknownTopicOrPartitionError):
+            members.blame(problem)
+        (tmp_path / "lost").rename(paths[0] / "t-0")

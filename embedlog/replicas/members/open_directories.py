@@ -21,6 +21,7 @@ import errno
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 from uuid import UUID
@@ -37,6 +38,7 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.replicas.members.directory_workers import CallRunner, run_here
+from embedlog.storage import files
 from embedlog.storage.locks import LoadPendingError
 
 if TYPE_CHECKING:
@@ -323,6 +325,12 @@ class OpenDirectories:
         except EmbedlogError as problem:
             return problem
         return None
+
+    def has_file(self, node: int, problem: EmbedlogError) -> bool:
+        """Whether what was missing, by this error of the node's directory, is there now."""
+        if problem.path is None:
+            return False
+        return self.run_at(node, partial(files.exists, Path(problem.path)))
 
     def note_damage(self, node: int, partition: str, problem: EmbedlogError) -> None:
         """A replica was found damaged: the users of its directory look again."""

@@ -387,6 +387,8 @@ class PartitionDirectories:
             problem
         )
         missing_directory = self._directories.loss_of(node) if is_absent else None
+        if is_absent and missing_directory is None and self._directories.has_file(node, problem):
+            is_absent = False  # the directory was away for a moment, and no replica was lost
         problem = missing_directory or problem
         is_damage = isinstance(problem, CorruptRecordError) or self._is_unreadable(problem)
         if is_damage or (is_absent and missing_directory is None):
