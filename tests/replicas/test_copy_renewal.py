@@ -57,7 +57,8 @@ def are_equal(root: Path) -> bool:
     copies = set()
     for node in (1, 2, 3):
         segments = sorted(segment_of(root, node).parent.glob("*.log"))
-        copies.add(b"".join(segment.read_bytes().rstrip(b"\0") for segment in segments))
+        batches = b"".join(segment.read_bytes() for segment in segments)
+        copies.add(batches.rstrip(b"\0"))  # the reserve of the last segment
     return len(copies) == 1
 
 
