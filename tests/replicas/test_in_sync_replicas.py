@@ -4,6 +4,7 @@ without a pause.
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from embedlog._native import system
 from embedlog.errors import (
     EmbedlogError,
     NotEnoughReplicasAfterAppendError,
+    StorageError,
     UnknownTopicOrPartitionError,
 )
 from tests.support.replica_partitions import a_set
@@ -118,6 +120,9 @@ def test_a_directory_that_is_back_when_its_absence_is_judged_has_lost_no_replica
         log.create_topic("t", assignment={0: [1]})
         members = log._engine.partition("t", 0)._replicas.members  # type: ignore[attr-defined]
         problem = UnknownTopicOrPartitionError("t-0 has no directory", path=paths[0] / "t-0")
+        problem.__cause__ = StorageError(
+            "cannot open", errno=errno.ENOENT, path=paths[0] / "t-0" / "lock"
+        )
         assert members.blame(problem) == 1
         (paths[0] / "t-0").rename(tmp_path / "lost")
         with pytest.raises(UnknownTopicOrPartitionError):

@@ -387,7 +387,8 @@ class PartitionDirectories:
             problem
         )
         missing_directory = self._directories.loss_of(node) if is_absent else None
-        if is_absent and missing_directory is None and self._directories.has_file(node, problem):
+        is_missing = self._is_missing_file(problem) or self._is_missing_file(problem.__cause__)
+        if is_missing and missing_directory is None and self._directories.has_file(node, problem):
             is_absent = False  # the directory was away for a moment, and no replica was lost
         problem = missing_directory or problem
         is_damage = isinstance(problem, CorruptRecordError) or self._is_unreadable(problem)
@@ -411,11 +412,11 @@ class PartitionDirectories:
             and self.name == Path(problem.path).parent.name
         )
 
-    def _is_missing_file(self, problem: EmbedlogError) -> bool:
+    def _is_missing_file(self, problem: BaseException | None) -> bool:
         """Whether a file of this partition is missing: that is damage of this replica, unless its
         whole directory is missing.
         """
-        if problem.path is None or not isinstance(problem, StorageError):
+        if not isinstance(problem, StorageError) or problem.path is None:
             return False
         path = Path(problem.path)
         is_inside = self.name in (path.name, path.parent.name)
