@@ -98,19 +98,6 @@ def test_a_page_whose_numbers_cannot_be_is_no_page(tmp_path: Path, forged: dict[
             assert producer.send("t", b"after").result(10).offset == 1
 
 
-def test_the_numbers_of_the_words_and_codes_are_those_of_the_core() -> None:
-    from embedlog._native import replication, system
-
-    checked_count = 0
-    for module in (system, replication):
-        for name, value in vars(module).items():
-            of_core = getattr(system.lib, f"EL_{name}", None)
-            if isinstance(value, int) and isinstance(of_core, int):
-                assert value == of_core, name
-                checked_count += 1
-    assert checked_count > 40
-
-
 @OF_THIS_INTERPRETER
 def test_an_interrupt_of_the_first_read_of_a_thread_leaves_the_page_readable(
     tmp_path: Path,
