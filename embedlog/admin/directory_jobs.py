@@ -81,6 +81,16 @@ class DirectoryJobs:
         with Guard(mutex.release, partial(mutex.acquire, blocking=False)) as is_alone:
             yield is_alone
 
+    def try_work(self, work: Callable[[], bool]) -> bool:
+        """The result of a piece of work with `lock`; False, without the work, if another process has
+        it. REQUIRES `enter_if_free`.
+        """
+        result = False
+        with Guard(self.lock.unlock):
+            if self.lock.try_lock():
+                result = work()
+        return result
+
     @scope
     def hold(self, deadline_ns: int) -> Iterator[None]:
         """Hold `lock` for a round by hand, and write the checkpoints after it, before another

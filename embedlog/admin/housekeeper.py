@@ -15,7 +15,6 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from embedlog._native.scope import Guard
 from embedlog._native.threads import Flag, start
 from embedlog.admin.directory_jobs import DirectoryJobs
 from embedlog.hooks import callbacks
@@ -152,23 +151,18 @@ class Housekeeper:
         """
         self.jobs.close_deleted()
         with self.jobs.enter_if_free() as is_alone:
-            if is_alone and self._work():
+            if is_alone and self.jobs.try_work(self._work):
                 self.jobs.write_points()
 
     def _work(self) -> bool:
-        """Flush, and do due tasks, unless another process does them; returns whether checkpoints
-        are due, which need a lock that comes earlier in the lock order.
+        """Flush, and do due tasks; whether checkpoints are due, which need a lock that comes
+        earlier in the lock order. REQUIRES the housekeeper's lock.
         """
-        lock = self.jobs.lock
-        are_points_due = False
-        with Guard(lock.unlock):
-            if lock.try_lock():
-                self.jobs.maintain()
-                self._tend_transactions()
-                self._tend_groups()
-                self.jobs.clean_if_due()
-                are_points_due = self.jobs.claim_points()
-        return are_points_due
+        self.jobs.maintain()
+        self._tend_transactions()
+        self._tend_groups()
+        self.jobs.clean_if_due()
+        return self.jobs.claim_points()
 
     def _tend_transactions(self) -> None:
         """Abort abandoned transactions and expire unused ids, when due."""

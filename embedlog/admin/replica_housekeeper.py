@@ -29,7 +29,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from embedlog._native import system
-from embedlog._native.scope import Guard, scope
+from embedlog._native.scope import scope
 from embedlog._native.threads import Bell
 from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.admin.directory_jobs import DirectoryJobs
@@ -208,30 +208,27 @@ class ReplicaHousekeeper(Housekeeper):
     def _tick_log(self, jobs: DirectoryJobs) -> None:
         """Do the due tasks of transactions and groups, unless another process does them."""
         with jobs.enter_if_free() as is_alone:
-            if not is_alone:
-                return
-            with Guard(jobs.lock.unlock):
-                if jobs.lock.try_lock():
-                    self._tend_transactions()
-                    self._tend_groups()
+            if is_alone:
+                jobs.try_work(self._work_on_log)
+
+    def _work_on_log(self) -> bool:
+        self._tend_transactions()
+        self._tend_groups()
+        return False  # checkpoints are those of `_tick`
 
     @staticmethod
     def _tick(jobs: DirectoryJobs) -> None:
+        """Do the due jobs of a directory, unless another process does them."""
+
+        def work() -> bool:
+            jobs.maintain()
+            jobs.clean_if_due()
+            return jobs.claim_points()
+
         jobs.close_deleted()
         with jobs.enter_if_free() as is_alone:
-            if is_alone and ReplicaHousekeeper._do_due_jobs(jobs):
+            if is_alone and jobs.try_work(work):
                 jobs.write_points()
-
-    @staticmethod
-    def _do_due_jobs(jobs: DirectoryJobs) -> bool:
-        """Do the due jobs, unless another process does them; whether checkpoints are due."""
-        are_points_due = False
-        with Guard(jobs.lock.unlock):
-            if jobs.lock.try_lock():
-                jobs.maintain()
-                jobs.clean_if_due()
-                are_points_due = jobs.claim_points()
-        return are_points_due
 
     def tend(self, step_s: float | None = None, *, used_only: bool = False) -> None:
         """Commit what is copied late, and let replicas join the ISR (REPLICA-25).
